@@ -47,6 +47,9 @@ constexpr Rivals kRivals[] = {{"--steps", "--epochs", "the length of the run"},
 
 constexpr const char* kAuto = "auto";
 
+/// Holds for one start: from the file of a run, the next start must not take it unasked.
+constexpr const char* kOfOneStart = "--allow-change";
+
 /// The option that takes the place of `name`; null if there is none.
 const char* replaced_by(const CLI::App& app, const std::string& name) {
   for (const Rivals& rivals : kRivals) {
@@ -187,8 +190,9 @@ std::string write_config(const CLI::App& app, bool explained) {
     }
     if (explained) text += concat("\n# ", option->get_description(), '\n');
     const std::string& name = option->get_lnames().front();
-    text +=
-        concat(replaced_by(app, "--" + name) != nullptr ? "# " : "", name, '=', value_text(*option), '\n');
+    const std::string full = "--" + name;
+    const bool is_record = replaced_by(app, full) != nullptr || (!explained && full == kOfOneStart);
+    text += concat(is_record ? "# " : "", name, '=', value_text(*option), '\n');
   }
   return text;
 }

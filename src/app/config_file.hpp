@@ -34,7 +34,9 @@ void take_recipe_of_optimizer(CLI::App& app, Places& places);
 /// Throws Error{usage} if the command line has two options that set the same thing. `read_config` does so for its file.
 void refuse_rivals(const CLI::App& app);
 
-/// All options as a file that sets the same values, with those that another one replaces as comments; `explained` adds headings and descriptions.
+/// All options as a file that sets the same values, with those that another one replaces as comments;
+/// `explained` adds headings and descriptions. Without them it is the record of a start, and --allow-change,
+/// which holds for that start alone, is a comment too.
 std::string write_config(const CLI::App& app, bool explained);
 
 }  // namespace cifar_mpi::app

@@ -79,7 +79,8 @@ bool is_folder(const std::string& path) {
   return std::filesystem::is_directory(path, error);
 }
 
-/// The dataset that the last start of a run named, unless it is gone; empty if that is unknown.
+/// The dataset that the last start of a run named, unless it is gone; empty if that is unknown. Throws
+/// Error{usage} if the file that names it is not valid.
 std::string dataset_of_run(const std::string& run_dir) {
   constexpr std::size_t kMost = std::size_t{1} << 20;
   std::error_code error;
@@ -88,10 +89,26 @@ std::string dataset_of_run(const std::string& run_dir) {
   const DirectoryEntry file = run / "config.toml";
   const std::optional<SmallFile> config = read_small_file(file, kMost);
   if (!config) return {};
-  for (const app::TomlItem& item : app::parse_toml(config->content, file.path())) {
-    if (item.key == "data" && std::filesystem::exists(item.value, error)) return item.value;
+  try {
+    for (const app::TomlItem& item : app::parse_toml(config->content, file.path())) {
+      if (item.key == "data" && std::filesystem::exists(item.value, error)) return item.value;
+    }
+    return {};
+  } catch (const Error& damage) {
+    throw Error(damage.kind(), concat(damage.what(), "; correct it, or name the run's dataset with --data"));
   }
-  return {};
+}
+
+/// Throws Error{usage} for options that have no effect with the others.
+void refuse_unused(const EvalOptions& options) {
+  const bool exports = !options.export_onnx.empty();
+  if (options.force && !exports && options.predictions.empty())
+    throw Error(ErrorKind::usage,
+                "--force goes with --predictions or --export-onnx, whose files it overwrites; leave it out");
+  if (options.config.other_classes && (exports || !options.predict.empty()))
+    throw Error(ErrorKind::usage,
+                concat("--other-classes accepts a dataset with other classes, but ",
+                       exports ? "--export-onnx" : "--predict", " reads no dataset; leave it out"));
 }
 
 /// A checkpoint of a run directory as seen by this rank.
@@ -375,7 +392,7 @@ int main(int argc, char** argv) {
                 "Examples:\n  mpirun -np 2 cifar_mpi_eval runs/tutorial\n"
                 "  cifar_mpi_eval --weights raw runs/tutorial/checkpoints/latest\n"
                 "  cifar_mpi_eval runs/tutorial --predict cat.png dog.jpg\n");
-  if (const auto code = app::parse(cli, argc, argv)) return *code;
+  if (const auto code = app::parse(cli, argc, argv, [&] { refuse_unused(options); })) return *code;
   options.config.weights = options.weights == "raw" ? evaluation::Weights::raw : evaluation::Weights::ema;
   options.config.precision = find_name<engine::Precision>(options.precision).value();
   const int code =

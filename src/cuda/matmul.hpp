@@ -30,6 +30,8 @@ struct MatmulShape {
   /// Slices of k, each a separate fp32 product, added in a fixed order: a of k rows (transposed), b too, d
   /// fp32, no epilogue.
   int slices = 1;
+
+  bool operator==(const MatmulShape&) const = default;
 };
 
 /// After all proposals of cuBLASLt.

@@ -57,14 +57,18 @@ struct Shapes {
 }  // namespace
 
 const Matmul& MatrixProducts::plan(Device& device, const std::string& name, const MatmulShape& shape) {
-  Matmul& product = products_.emplace_back(shape);
+  const auto known = std::ranges::find(products_, shape, &Matmul::shape);
+  if (known != products_.end()) return *known;
+  Matmul product(shape);
   const TrialMemory memory(device, std::max({product.bytes_a(), product.bytes_b(), product.bytes_d()}));
   product.plan(memory.trial());
-  if (product.rung() == 0) return product;
-  throw Error(
-      ErrorKind::device,
-      concat("--optimizer muon: the first choice of cuBLASLt for a product of ", name,
-             " does not run, and all ranks need the same; free memory of the GPU, or give --device cpu"));
+  if (product.rung() != 0) {
+    throw Error(
+        ErrorKind::device,
+        concat("--optimizer muon: the first choice of cuBLASLt for a product of ", name,
+               " does not run, and all ranks need the same; free memory of the GPU, or give --device cpu"));
+  }
+  return products_.emplace_back(std::move(product));
 }
 
 std::vector<Task> MatrixProducts::tasks(Device& device, const engine::UpdateBinding& binding,

@@ -23,6 +23,8 @@ class MatrixProducts {
 
   std::vector<engine::Task> tasks(Device& device, const engine::UpdateBinding& binding,
                                   const engine::Matrix& matrix, std::byte* scratch, engine::Arena& arena);
+  /// The products planned so far: one per shape, however many steps and matrices use it.
+  std::size_t planned() const { return products_.size(); }
 
  private:
   const Matmul& plan(Device& device, const std::string& name, const MatmulShape& shape);

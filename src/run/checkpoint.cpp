@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <charconv>
+#include <cmath>
 #include <limits>
 #include <map>
 #include <span>
@@ -210,6 +211,16 @@ void require_format(const hdf5::Reader& file) {
   }
 }
 
+/// A whole number that an attribute holds as a float.
+int read_count(const hdf5::Reader& file, const char* group, const char* name) {
+  const auto value = file.attribute<double>(group, name);
+  if (!(value >= 0.0 && value <= std::numeric_limits<int>::max()) || value != std::floor(value)) {
+    throw Error(ErrorKind::checkpoint, concat(file.path(), " is damaged: ", name, " of ", group, " is ",
+                                              value, ", which is not a number of steps"));
+  }
+  return static_cast<int>(value);
+}
+
 optim::OptimizerSpec read_optimizer(const hdf5::Reader& file) {
   const char* const group = "/optimizer";
   const auto name = file.attribute<std::string>(group, "kind");
@@ -227,8 +238,8 @@ optim::OptimizerSpec read_optimizer(const hdf5::Reader& file) {
         std::pair{"ends-lr", &spec.ends_rate}}) {
     if (file.has_attribute(group, number)) *value = file.attribute<double>(group, number);
   }
-  if (file.has_attribute(group, "muon-normalize"))
-    spec.normalize_every = static_cast<int>(file.attribute<double>(group, "muon-normalize"));
+  constexpr const char* kNormalize = "muon-normalize";
+  if (file.has_attribute(group, kNormalize)) spec.normalize_every = read_count(file, group, kNormalize);
   return spec;
 }
 

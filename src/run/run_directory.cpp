@@ -278,8 +278,11 @@ RunDirectory::~RunDirectory() {
 }
 
 void RunDirectory::begin() {
+  world_.together([&] {
+    if (world_.rank() == 0 && recorded_exit(directory_).starts_with(kFinished))
+      remove_file(directory_ / "exit");
+  });
   begun_ = true;
-  if (world_.rank() == 0) remove_file(directory_ / "exit");
 }
 
 void RunDirectory::drop_finished_record() const noexcept {

@@ -81,6 +81,36 @@ TEST_F(Programs, RefusePredictionsThatTheyCannotWrite) {
   expect_refusal(run_command(eval + file("all.csv") + " --watch"), 2, "--watch");
 }
 
+TEST_F(Programs, RefuseOptionsOfEvaluationThatHaveNoEffect) {
+  const std::string eval = kEval + data() + " " + file("none");
+  for (const std::string task : {" --predict a.png", " --export-onnx a.onnx"}) {
+    expect_refusal(run_command(eval + task + " --other-classes"), 2,
+                   "--other-classes accepts a dataset with other classes, but" +
+                       task.substr(0, task.find(' ', 1)) + " reads no dataset; leave it out");
+  }
+  for (const std::string task : {"", " --predict a.png", " --watch"})
+    expect_refusal(run_command(eval + task + " --force"), 2, "--force goes with --predictions or --export");
+  // With them, it is the checkpoint that is missing.
+  for (const std::string file : {" --predictions a.csv", " --export-onnx a.onnx"})
+    expect_refusal(run_command("cd " + Programs::file("") + "; " + eval + file + " --force"), 4, "none");
+}
+
+TEST_F(Programs, OverwriteTheirResultsWhenForced) {
+  ASSERT_EQ(run_command(kTrain + small("forced") + " --device cpu").code, 0);
+  const std::string eval = kEval + " " + file("forced") + data() + " --threads 1 ";
+  for (const std::string& option :
+       {"--predictions " + file("forced.csv"), "--export-onnx " + file("f.onnx")}) {
+    SCOPED_TRACE(option);
+    const std::string written = option.substr(option.find(' ') + 1);
+    write_file(written, "kept");
+    expect_refusal(run_command(eval + option), 2, "exists already; name another file, or give --force");
+    EXPECT_EQ(read_file(written), "kept");
+    const Outcome forced = run_command(eval + option + " --force");
+    EXPECT_EQ(forced.code, 0) << forced.output;
+    EXPECT_GT(read_file(written).size(), 100u);
+  }
+}
+
 TEST(RecordedNetwork, HasTheNamesOfTheClassesAndStatesWhatIsAssumed) {
   run::Checkpoint checkpoint;
   checkpoint.progress.identity = {{"model", "tutorial"},

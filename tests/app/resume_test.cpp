@@ -81,6 +81,29 @@ TEST_F(ResumedRun, KeepsItsBitsOnOtherRanksWhenReproducible) {
   EXPECT_EQ(count_lines_with(plain.output, "--micro-shards is 4, this one's is not set"), 1) << plain.output;
 }
 
+TEST_F(ResumedRun, AllowsAChangeForOneStartOnly) {
+  ASSERT_EQ(train(1, "changed", "--steps 2 --lr 0.1").code, 0);
+  const Outcome refused = train(1, "changed", "--steps 3 --lr 0.05");
+  EXPECT_EQ(refused.code, 4) << refused.output;
+  const Outcome allowed = train(1, "changed", "--steps 3 --lr 0.05 --allow-change lr,momentum");
+  ASSERT_EQ(allowed.code, 0) << allowed.output;
+  EXPECT_EQ(count_lines_with(allowed.output, "changed from step 3 on: --lr 0.1 -> 0.05 (--allow-change)"), 1)
+      << allowed.output;
+  const std::string config = read_file(file("changed/config.toml"));
+  EXPECT_EQ(count_lines_with(config, "allow-change"), 1) << config;
+  EXPECT_NE(config.find("\n# allow-change=\"lr,momentum\"\n"), std::string::npos) << config;
+  // The file as it is resumes the run; another change needs the option again.
+  const std::string again = kTrain + " --config " + file("changed/config.toml") + " --steps 4";
+  expect_refusal(run_command(again + " --lr 0.2"), 4, "its --lr is 0.05, this one's is 0.2");
+  const Outcome resumed = run_command(again);
+  EXPECT_EQ(resumed.code, 0) << resumed.output;
+  EXPECT_EQ(count_lines_with(resumed.output, "--allow-change"), 0) << resumed.output;
+  // A file that a user prints keeps what was asked for.
+  EXPECT_EQ(count_lines_with(run_command(kTrain + " --allow-change lr --print-config").output,
+                             "allow-change=\"lr\""),
+            1);
+}
+
 TEST_F(ResumedRun, SaysWhatIsNotAsItWas) {
   ASSERT_EQ(train(2, "run", "--steps 2 --all-reduce ring").code, 0);
   const Outcome adopted = train(2, "run", "--steps 3");

@@ -50,6 +50,18 @@ TEST_F(Programs, TrainEvaluateAndResume) {
       << again.output;
 }
 
+TEST_F(Programs, SayWhichLineOfARunsConfigurationIsWrong) {
+  ASSERT_EQ(run_command(kTrain + small("edited")).code, 0);
+  const std::string eval = kEval + " " + file("edited") + " --threads 1", config = file("edited/config.toml");
+  EXPECT_EQ(run_command(eval).code, 0);
+  write_file(config, "# by hand\nlr = fast\n" + read_file(config));
+  const Outcome refused = mpirun(2, eval);
+  expect_refusal(refused, 2, config + ":2: ");
+  EXPECT_EQ(count_lines_with(refused.output, "; correct it, or name the run's dataset with --data"), 1);
+  const Outcome named = run_command(eval + data());
+  EXPECT_EQ(named.code, 0) << named.output;
+}
+
 TEST_F(Programs, SayHowManyThreadsThereAreAndWhereCoresAreTooFew) {
   const Outcome fits = run_command(kTrain + small("fits"));
   EXPECT_EQ(fits.code, 0) << fits.output;

@@ -253,7 +253,7 @@ class Maker {
     if (!made || H5Tdetect_class(type.get(), H5T_VLEN) > 0 || H5Tis_variable_str(type.get()) > 0) return;
     std::vector<char> value(16 * H5Tget_size(type.get()) + 64);
     if (attribute.kind == Kind::text) std::copy(attribute.text.begin(), attribute.text.end(), value.begin());
-    if (attribute.kind == Kind::whole) std::memcpy(value.data(), &attribute.number, sizeof attribute.number);
+    if (attribute.kind != Kind::text) std::memcpy(value.data(), &attribute.number, sizeof attribute.number);
     if (attribute.kind == Kind::text && value.size() < attribute.text.size()) return;
     H5Awrite(made.get(), type.get(), value.data());
   }

@@ -19,7 +19,7 @@ struct Wanted {
     std::string name;
     enum class Kind { text, whole, real } kind = Kind::text;
     std::string text;
-    std::int64_t number = 0;
+    std::int64_t number = 0;  ///< of a real one, its bits
   };
   std::vector<Attribute> attributes;
 };

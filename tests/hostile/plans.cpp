@@ -51,7 +51,8 @@ std::vector<Wanted> checkpoint_plan() {
        "/optimizer",
        {},
        {},
-       {text("kind", "sgd"), whole("step", 4), text("meaning", "plain stochastic gradient descent")}});
+       {text("kind", "sgd"), whole("step", 4), text("meaning", "plain stochastic gradient descent"),
+        real("eps"), real("muon-normalize")}});
   plan.push_back({Kind::group,
                   "/progress",
                   {},

@@ -54,6 +54,20 @@ TEST(CentredPadding, PutsTheMiddleOnEveryStrideThPlaceFromTheFirst) {
   EXPECT_EQ(centred_padding(7, 1, 3), (Padding{3, 0, 0}));
 }
 
+TEST(NetBuilder, PoolsAllPlacesOfAnyShapeAtOnce) {
+  for (const Extent in : {Extent{7, 4, 5}, {4, 7, 5}, {3, 3, 8}, {1, 1, 2}}) {
+    NetBuilder net("probe", in, 3);
+    const Value all = net.global_max_pool(net.image(), "all");
+    const NetSpec spec = net.softmax_cross_entropy(net.linear(all, linear(3)));
+    EXPECT_EQ(spec.extent(all), (Extent{1, 1, in.channels})) << to_string(in);
+    const auto& pool = std::get<MaxPool>(spec.operations.front().layer);
+    for (const int n : {in.height, in.width}) {
+      const Padding padding = padding_of(pool, n);
+      EXPECT_LE(n, pool.kernel - padding.before) << to_string(in) << ": the last place is outside the window";
+    }
+  }
+}
+
 TEST(NetSpec, InfersTheShapesOfTheTutorial) {
   const NetSpec net = make_model("tutorial", kCrop, 10);
   const std::vector<Extent> expected{{24, 24, 64}, {24, 24, 64}, {12, 12, 64}, {12, 12, 64}, {12, 12, 64},

@@ -138,6 +138,34 @@ TEST(CheckpointFile, IsDamagedWithoutWhatItsOptimizerKeeps) {
                [&] { read_checkpoint(dir / "one.h5"); });
 }
 
+/// The hash does not protect from a forged number: it is computed from what was read.
+TEST(CheckpointFile, HasOnlyWholeStepsBetweenNormalizations) {
+  const TempDir dir;
+  const auto write = [&](double steps) {
+    hdf5::Writer file;
+    file.attribute("/", "format", "cifar_mpi checkpoint");
+    file.attribute("/", "version", 3);
+    file.group("/optimizer");
+    file.attribute("/optimizer", "kind", "muon");
+    file.attribute("/optimizer", "muon-normalize", steps);
+    file.save(dir / "one.h5");
+  };
+  for (const double wrong : {-1.0, 2.5, 2147483648.0, 1e300, std::numeric_limits<double>::infinity(),
+                             std::numeric_limits<double>::quiet_NaN()}) {
+    write(wrong);
+    expect_error(ErrorKind::checkpoint,
+                 {dir / "one.h5", "is damaged: muon-normalize of /optimizer is ", "not a number of steps"},
+                 [&] { read_checkpoint(dir / "one.h5"); });
+  }
+  for (const double right : {0.0, 2147483647.0}) {
+    write(right);
+    expect_error(ErrorKind::checkpoint, {dir / "one.h5", "/model"}, [&] { read_checkpoint(dir / "one.h5"); });
+  }
+  const Checkpoint wanted = with_optimizer({.kind = optim::OptimizerKind::muon, .normalize_every = 7});
+  write_checkpoint(dir / "one.h5", wanted);
+  EXPECT_EQ(read_checkpoint(dir / "one.h5").optimizer.normalize_every, 7);
+}
+
 TEST(InitialState, HasZerosForWhatTheOptimizerKeeps) {
   const std::vector<NamedTensor> initial = make_tensors(make_table(), 1.0f);
   StateTensors state = initial_state(optim::state_rows(optim::OptimizerKind::adamw), initial);

@@ -128,6 +128,48 @@ class NotFinite : public RunTest {
   }
 };
 
+/// Biases of the last layer, the first one and the others, on all ranks.
+void set_last_biases(SessionState& state, float first, float others) {
+  const Buffer& block = state.blocks.state[optim::StateRole::weights];
+  std::vector<run::NamedTensor> tensors =
+      evaluation::export_block(*state.device.backend, *state.device.tower, state.plan.network.params, block);
+  for (run::NamedTensor& tensor : tensors) {
+    if (tensor.name != "softmax_linear/biases") continue;
+    std::ranges::fill(tensor.values, others);
+    tensor.values.front() = first;
+  }
+  evaluation::import_block(*state.device.backend, *state.device.tower, tensors, block);
+}
+
+TEST_F(NotFinite, LossEndsAllRanks) {
+  const auto state = start(config());
+  set_last_biases(*state, 3e38f, -3e38f);
+  expect_agreed(ErrorKind::diverged, "diverged: the loss of step 1 is infinite", [&] { run_loop(*state); });
+  EXPECT_FALSE(state->blocks.records[0].applied);
+  world().barrier();
+  EXPECT_TRUE(run::list_checkpoints(Directory(config().run_dir)).empty());
+}
+
+TEST_F(Loop, EndsWhereAFiniteLossIsAboveAMillion) {
+  for (const bool lost : {false, true}) {
+    config::TrainConfig c = config();
+    c.run_dir = path(lost ? "lost" : "high");
+    c.lr = 1e-6;
+    const auto state = start(c);
+    set_last_biases(*state, lost ? 1e7f : 1e5f, 0.0f);  // the loss of each sample of another class
+    if (lost) {
+      expect_agreed(ErrorKind::diverged, "diverged: the loss of step 1 is ", [&] { run_loop(*state); });
+    } else {
+      EXPECT_NO_THROW(run_loop(*state));
+    }
+    const double loss = state->blocks.records[0].cross_entropy;
+    EXPECT_GT(loss, lost ? 1e6 : 1e4);
+    EXPECT_LT(loss, lost ? 1e7 : 1e5);
+    world().barrier();
+    EXPECT_EQ(run::list_checkpoints(Directory(c.run_dir)).empty(), lost);
+  }
+}
+
 TEST_F(NotFinite, AveragesAreNotWritten) {
   config::TrainConfig c = config();
   c.checkpoint_every = 2;

@@ -79,9 +79,10 @@ class RunDirectory {
  public:
   /// Collective. Rank 0 makes the folders, takes the lock, and removes temporary files and the record of the
   /// previous start, unless that one finished the run. If another run holds the lock, it changes nothing and
-  /// throws Error{checkpoint}. Throws Error{io} if the directory cannot be written. The other ranks open the
-  /// folder if they see it. `world` must outlive this object; if another run takes over the lock, all ranks
-  /// are ended. Rank 0 may have to watch an abandoned lock for half a minute; meanwhile all ranks show
+  /// throws Error{checkpoint}. Throws Error{io} if the directory cannot be written. No rank returns before rank 0
+  /// has made the folder; the others then open it if they see it. `world` must outlive this object; if another
+  /// run takes over the lock, all ranks are ended. Rank 0 may have to watch an abandoned lock for half a minute;
+  /// meanwhile all ranks show
   /// progress in `heart`.
   RunDirectory(std::string path, const comm::World& world, comm::Heartbeat* heart = nullptr);
 
@@ -91,7 +92,8 @@ class RunDirectory {
   RunDirectory& operator=(const RunDirectory&) = delete;
 
   /// Marks the start of training: from here on this run's end replaces the record of a finished run. A start
-  /// that is refused earlier keeps that record and removes the folders it made.
+  /// that is refused earlier keeps that record and removes the folders it made. Collective: no rank returns
+  /// before rank 0 has removed that record, which would hide the end of a rank that fails at once.
   void begin();
 
   /// Removes the record of a finished run if this start failed before `begin` for a reason that is not the user's.

@@ -11,6 +11,7 @@
 #include "cifar_mpi/optim/optimizer.hpp"
 #include "cuda/device/gpu.hpp"
 #include "cuda/device/training_run.hpp"
+#include "cuda/matrix_tasks.hpp"
 #include "reference/optimizer.hpp"
 #include "support/networks.hpp"
 
@@ -228,6 +229,26 @@ TEST_F(CudaStep, MovesHiddenMatricesByMuonAndTheOthersByNesterov) {
       ASSERT_NEAR(after[i], w[i] - 0.125 * (grad + 0.5 * gathered), 8 * unit) << i;
     }
   }
+}
+
+/// Local steps repeat the tasks of each matrix; trials of cuBLASLt for each would take seconds at the start.
+TEST_F(CudaStep, PlansTheProductsOfMatricesOfOneShapeOnce) {
+  const auto backend = make_backend({});
+  Bench gpu;
+  MatrixProducts products;
+  const Buffer scratch = gpu.device.allocate(MatrixProducts::kScratchBytes);
+  std::size_t planned = 0;
+  for (const auto& [rest, out] : {std::pair{45, 12}, {12, 45}, {16, 16}}) {
+    MatrixBench bench(*backend, rest, out);
+    for (int step = 0; step < 3; ++step) {
+      bench.arena.rewind();
+      EXPECT_EQ(products.tasks(gpu.device, bench.update, bench.matrix, scratch.data(), bench.arena).size(),
+                2u + 4u * optim::NewtonSchulz::kIterations + 1u);
+      if (step == 0) planned = products.planned();
+      EXPECT_EQ(products.planned(), planned);
+    }
+  }
+  EXPECT_EQ(planned, 3u + 2u + 2u);  // all share the square of A, which the third also multiplies by
 }
 
 /// An infinite weight of a class that no label names leaves the loss finite.

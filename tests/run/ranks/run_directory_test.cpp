@@ -2,9 +2,15 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <filesystem>
+#include <stdexcept>
 #include <string>
+#include <thread>
+#include <utility>
+#include <vector>
 
+#include "cifar_mpi/base/text.hpp"
 #include "support/mpi_world.hpp"
 #include "support/temp_dir.hpp"
 
@@ -41,7 +47,6 @@ TEST_F(RunDirectoryTest, RecordsEachKindOfEnd) {
   {
     RunDirectory directory(run_dir(), world());
     directory.begin();
-    world().barrier();
     EXPECT_TRUE(fs::exists(run_dir() + "/lock"));
     directory.record_end_of([&] {
       EXPECT_FALSE(fs::exists(run_dir() + "/exit"));
@@ -55,7 +60,6 @@ TEST_F(RunDirectoryTest, RecordsEachKindOfEnd) {
   {
     RunDirectory directory(run_dir(), world());
     directory.begin();
-    world().barrier();
     const auto fail = [&] {
       world().together([&] {
         if (world().rank() == last) throw Error(ErrorKind::data, "no data");
@@ -68,7 +72,6 @@ TEST_F(RunDirectoryTest, RecordsEachKindOfEnd) {
   {
     RunDirectory directory(run_dir(), world());
     directory.begin();
-    world().barrier();
     const auto fail = [&] {
       if (world().rank() == last) throw Error(ErrorKind::device, "no device");
       world().barrier();
@@ -87,7 +90,6 @@ TEST_F(RunDirectoryTest, RecordsEachKindOfEnd) {
   {
     RunDirectory directory(run_dir(), world());
     directory.begin();
-    world().barrier();
     const auto fail = [&] {
       if (world().rank() == 0) throw std::logic_error("a bug");
     };
@@ -98,6 +100,65 @@ TEST_F(RunDirectoryTest, RecordsEachKindOfEnd) {
     }
     EXPECT_EQ(record(), "1 rank 0: internal error: a bug\n");
   }
+}
+
+/// Rank 0 may still be busy when another rank begins, and fails.
+TEST_F(RunDirectoryTest, KeepsTheRecordOfARankThatFailsAtOnce) {
+  const int last = world().size() - 1;
+  for (const bool rank_fails_first : {true, false}) {
+    {
+      RunDirectory finished(run_dir(), world());
+      finished.begin();
+      finished.record_end_of([] {});
+      EXPECT_EQ(record(), "0 done\n");
+    }
+    world().barrier();
+    RunDirectory directory(run_dir(), world());
+    if ((world().rank() == last) != rank_fails_first)
+      std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    directory.begin();
+    if (world().rank() == last) {
+      EXPECT_THROW(directory.record_end_of([] { throw Error(ErrorKind::device, "no device"); }), Error);
+    }
+    EXPECT_EQ(record(), concat("6 rank ", last, ": no device\n"));
+  }
+}
+
+/// A start that fails before `begin` leaves the record of a finished run only if the user's input is at fault.
+TEST_F(RunDirectoryTest, KeepsTheRecordOfAFinishedRunWhenAStartIsRefused) {
+  const int last = world().size() - 1;
+  const auto fail_on_last = [&](ErrorKind kind) {
+    world().together([&] {
+      if (world().rank() == last) throw Error(kind, "the reason");
+    });
+  };
+  const std::vector<std::pair<ErrorKind, std::string>> cases{
+      {ErrorKind::usage, "0 done\n"},      {ErrorKind::data, "0 done\n"},
+      {ErrorKind::checkpoint, "0 done\n"}, {ErrorKind::io, "5 the reason"},
+      {ErrorKind::device, "6 the reason"}, {ErrorKind::comm, "7 the reason"}};
+  for (const auto& [kind, wanted] : cases) {
+    {
+      RunDirectory finished(run_dir(), world());
+      finished.begin();
+      finished.record_end_of([] {});
+    }
+    world().barrier();
+    const RunDirectory refused(run_dir(), world());
+    EXPECT_THROW(refused.record_end_of([&, kind = kind] { fail_on_last(kind); }), comm::AgreedError);
+    const std::string found = record();
+    EXPECT_TRUE(found.starts_with(wanted)) << exit_code(kind) << ": " << found;
+  }
+  {  // one rank alone, which has no agreement
+    RunDirectory finished(run_dir(), world());
+    finished.begin();
+    finished.record_end_of([] {});
+  }
+  world().barrier();
+  const RunDirectory failed(run_dir(), world());
+  if (world().rank() == last) {
+    EXPECT_THROW(failed.record_end_of([] { throw std::logic_error("a bug"); }), std::logic_error);
+  }
+  EXPECT_EQ(record(), concat("1 rank ", last, ": internal error: a bug\n"));
 }
 
 TEST_F(RunDirectoryTest, RefusesASecondRunAndTouchesNothing) {
