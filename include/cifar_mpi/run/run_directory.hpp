@@ -82,8 +82,7 @@ class RunDirectory {
   /// throws Error{checkpoint}. Throws Error{io} if the directory cannot be written. No rank returns before rank 0
   /// has made the folder; the others then open it if they see it. `world` must outlive this object; if another
   /// run takes over the lock, all ranks are ended. Rank 0 may have to watch an abandoned lock for half a minute;
-  /// meanwhile all ranks show
-  /// progress in `heart`.
+  /// meanwhile all ranks show progress in `heart`.
   RunDirectory(std::string path, const comm::World& world, comm::Heartbeat* heart = nullptr);
 
   /// Removes the lock, and the folders if this start made them and did not reach `begin`.
