@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <sstream>
 
 #include "app/bench_allreduce.hpp"
 #include "app/device.hpp"
@@ -9,6 +10,7 @@
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/cuda/backend.hpp"
 #include "cifar_mpi/forecast/links.hpp"
+#include "report/json.hpp"
 
 namespace cifar_mpi::app {
 namespace {
@@ -143,6 +145,44 @@ TEST_F(Bench, SaysWhichKernelsItMeasuresAboveEachTable) {
   ASSERT_EQ(outcome.code, 0) << outcome.output;
   EXPECT_EQ(test::count_lines_with(outcome.output, "  conv2 forward: "), 2) << outcome.output;
   EXPECT_LT(outcome.output.find("  conv2 forward: "), outcome.output.find("ms per step"));
+}
+
+TEST_F(Bench, WritesTheStepOfEachBatchSizeAsJson) {
+  const std::string path = file("step.json");
+  const test::Outcome outcome = mpirun(
+      2, test::kBench + " step --device cpu --threads 1 --batch-size 2,3 --rounds 2 --seconds 0.01 --json " +
+             path);
+  ASSERT_EQ(outcome.code, 0) << outcome.output;
+  std::istringstream lines(read_file(path));
+  int batch = 2;
+  for (std::string line; std::getline(lines, line); ++batch) {
+    report::JsonObject object;
+    ASSERT_EQ(object.parse(line), "") << line;
+    EXPECT_EQ(object.text("format"), "cifar_mpi step");
+    EXPECT_EQ(object.number("batch_size"), batch);
+    EXPECT_EQ(object.number("ranks"), 2);
+    EXPECT_NE(object.text("kernels").find("conv2 forward: "), std::string::npos) << line;
+    const std::string bits = "bits of the first two steps: " + object.text("bits") + "\n";
+    EXPECT_EQ(test::count_lines_with(outcome.output, bits.substr(0, bits.size() - 1)), 1)
+        << bits << outcome.output;
+    for (const char* name :
+         {"step_ms", "images_per_s", "peak_gflops", "copy_gb_s", "alone_ms", "blocking_ms"}) {
+      const auto values = object.numbers(name);
+      ASSERT_EQ(values.size(), 3u) << name;
+      EXPECT_TRUE(0.0 < values[0] && values[0] <= values[1] && values[1] <= values[2])
+          << name << " in " << line;
+    }
+    const auto step_ms = object.numbers("step_ms"), images = object.numbers("images_per_s");
+    EXPECT_NEAR(images[2], 2 * batch / (1e-3 * step_ms[0]), 1e-4 * images[2]);
+  }
+  EXPECT_EQ(batch, 4);
+}
+
+TEST_F(Bench, RefusesAFileThatItCannotWriteBeforeItMeasures) {
+  const test::Outcome outcome = test::run_command(
+      test::kBench + " step --device cpu --batch-size 2 --rounds 1 --seconds 0.01 --json /nowhere/step.json");
+  expect_refusal(outcome, exit_code(ErrorKind::io), "/nowhere/step.json");
+  EXPECT_EQ(outcome.output.find("ms per step"), std::string::npos) << outcome.output;
 }
 
 TEST_F(Bench, ComparesWaysWithAndWithoutASlowWorkerInColumnsThatProgramsCanRead) {
