@@ -220,6 +220,29 @@ TEST_F(Bench, MeasuresLinksOnEmulatedNodesForTheForecast) {
   EXPECT_LT(links.bytes_per_s, 2.0 * 125e6) << outcome.output;
 }
 
+TEST_F(Bench, MeasuresAStudyOfEmulatedNodes) {
+  if (test::run_command("command -v python3").code != 0) GTEST_SKIP() << "there is no python3 here";
+  const std::string out = file("study");
+  const test::Outcome outcome = test::run_command(concat(
+      "exec " CIFAR_MPI_SOURCE_ROOT "/tools/shaped_nodes --once -- " CIFAR_MPI_SOURCE_ROOT
+      "/tools/study --hosts node1,node2 --device cpu --threads 1 --seconds 0.02 --rounds 2 --repeats 1 ",
+      "--batch-size 4 --sizes 4K --seeds 1 --target 1 --train '--batch-size 4 --steps 4 --log-every 2 "
+      "--data ",
+      file("small.h5"), "' --build ", test::kBin, " --out ", out));
+  if (outcome.code == 77) GTEST_SKIP() << outcome.output;
+  // Too short to judge speeds: code 3 if a node or link looks slow. No launch failed, and all bits agree.
+  EXPECT_TRUE(outcome.code == 0 || outcome.code == 3) << outcome.output;
+  for (const char* problem : {" failed: ", " bits ", "does not answer", "wrong sums"})
+    EXPECT_EQ(outcome.output.find(problem), std::string::npos) << problem << " in " << outcome.output;
+  const std::string json = read_file(out + "/study.json");
+  for (const char* metric :
+       {"node node2: copy_gb_s", "pair node1 - node2: bandwidth", "all-reduce ring, 4096 bytes",
+        "strong scaling, 2 nodes", "weak scaling, 1 nodes", "time to the target"})
+    EXPECT_NE(json.find(concat('"', metric, '"')), std::string::npos) << metric << " in " << json;
+  EXPECT_GT(forecast::read_links(out + "/links.json").bytes_per_s, 0.0);
+  EXPECT_NE(read_file(out + "/accuracy/seed_1/dawnbench.tsv").find("top1Accuracy\n"), std::string::npos);
+}
+
 TEST_F(Bench, RefusesToMeasureLinksOnOneNode) {
   expect_refusal(mpirun(2, test::kBench + " links"), exit_code(ErrorKind::usage),
                  "all ranks are on one node");
