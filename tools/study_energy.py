@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """study_energy.py POWERCAP PROGRAM [ARG...]: runs the program; the first rank of each node prints what energy its node used meanwhile.
 
 POWERCAP is /sys/class/powercap or a folder like it. The line is "cifar_mpi energy: " and an object: host, joules (null if nothing could
@@ -97,6 +98,11 @@ def run_measured(root, command):
 
 if __name__ == "__main__":
     local = next((os.environ[name] for name in LOCAL_RANK if name in os.environ), "0")
-    if local != "0":
-        os.execv(sys.argv[2], sys.argv[2:])
-    sys.exit(run_measured(sys.argv[1], sys.argv[2:]))
+    if len(sys.argv) < 3:
+        sys.exit("study_energy: give the folder of the counters and a program")
+    try:
+        if local != "0":
+            os.execvp(sys.argv[2], sys.argv[2:])
+        sys.exit(run_measured(sys.argv[1], sys.argv[2:]))
+    except OSError as error:
+        sys.exit(f"study_energy: {sys.argv[2]} does not start: {error.strerror}")

@@ -296,7 +296,7 @@ class Study:
         if any(line.get("seed") == seed and "result" in line for line in self.lines) or not nodes:
             return
         shutil.rmtree(folder, ignore_errors=True)  # of a training that was cut off, whose times say nothing
-        program = [sys.executable, os.path.join(ROOT, "tools", "study_energy.py"), self.args.powercap,
+        program = [os.path.join(ROOT, "tools", "study_energy.py"), self.args.powercap,
                    os.path.join(self.args.build, "cifar_mpi_train"), "--model", self.args.model, "--device", self.args.device,
                    "--threads", self.args.threads, "--run-dir", folder, "--seed", str(seed), *shlex.split(self.args.train)]
         self.measure("accuracy", nodes, program, lambda said: read_training(folder, self.args.target, said), seed=seed, limit=None)

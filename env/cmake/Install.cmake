@@ -7,7 +7,7 @@ file(GLOB installed RELATIVE ${CMAKE_SOURCE_DIR} CONFIGURE_DEPENDS
 list(REMOVE_ITEM installed env/build_deps.sh env/install_deps.sh)
 foreach(file ${installed})
   get_filename_component(folder ${file} DIRECTORY)
-  if(file MATCHES "smoke_test\\.sh$|tools/study$")
+  if(file MATCHES "smoke_test\\.sh$|tools/study(_energy\\.py)?$")
     install(PROGRAMS ${file} DESTINATION ${share}/${folder})
   else()
     install(FILES ${file} DESTINATION ${share}/${folder})

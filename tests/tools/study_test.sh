@@ -1,4 +1,5 @@
 #!/bin/bash
+# shellcheck disable=SC2016  # the shells that the tests start expand it
 set -euo pipefail
 # shellcheck source=tests/tools/check.sh
 . "$(dirname "${BASH_SOURCE[0]}")/check.sh"
@@ -7,7 +8,8 @@ command -v python3 >/dev/null || { echo 'no python3 here'; exit 77; }
 study=$root/tools/study
 
 # Programs that compute 100 images/s per node with a spread of 1 %, on links of 10 Gbit/s. The folder `faults` changes them:
-# NODE.slow (a factor), NODE.bits, NODE.link (Gbit/s), A+B.link, NODE.dead.
+# NODE.slow (a factor), NODE.slow_once, NODE.bits, NODE.link (Gbit/s), A+B.link, NODE.dead, compute (communication costs nothing), wrong
+# (elements of a sum).
 programs() {
   mkdir -p "$fake/build" faults
   stand_in "$fake/mpirun" <<'EOS'
@@ -26,19 +28,24 @@ args = dict(zip(sys.argv[2::2], sys.argv[3::2]))
 hosts = os.environ["HOSTS"].split(",")
 def fault(name, usual):
     return open(f"faults/{name}").read().strip() if os.path.exists(f"faults/{name}") else usual
+def once(name):
+    found = float(fault(name, 1))
+    if os.path.exists(f"faults/{name}"):
+        os.unlink(f"faults/{name}")
+    return found
 noise = lambda: random.uniform(0.995, 1.005)
 lines = []
 if sys.argv[1] == "step":
     batch = int(args["--batch-size"])
     cost = 0.85 if len(hosts) > 1 else 1.0
-    speed = 100 * len(hosts) * cost * noise() * min(float(fault(f"{h}.slow", 1)) for h in hosts)
+    speed = 100 * len(hosts) * cost * noise() * min(float(fault(f"{h}.slow", 1)) for h in hosts) * once(f"{hosts[0]}.slow_once")
     ms = 1e3 * batch * int(os.environ["RANKS"]) / speed
     lines = [{"program": "0 (test)", "backend": "cpu", "kernels": "k", "bits": fault(f"{hosts[0]}.bits", "00ab"), "ranks": int(os.environ["RANKS"]),
               "batch_size": batch, "images_per_s": [speed] * 3, "peak_gflops": [50 * noise()] * 3, "copy_gb_s": [9 * noise()] * 3,
-              "step_ms": [ms] * 3, "alone_ms": [ms * cost] * 3}]
+              "step_ms": [ms] * 3, "alone_ms": [ms if os.path.exists("faults/compute") else ms * cost] * 3}]
 elif sys.argv[1] == "allreduce":
     lines = [{"algorithm": a, "bytes": 4096 * k, "median_us": 5.0 * k, "p99_us": 9.0 * k, "busbw_gb_s": 1.5, "mpi_allreduce_us": 10.0 * k,
-              "wrong": 0} for k in (1, 2) for a in ("ring", "mpi")]
+              "wrong": int(fault("wrong", 0))} for k in (1, 2) for a in ("ring", "mpi")]
 else:
     rate = min(float(fault(f"{name}.link", 10)) for name in hosts + ["+".join(hosts)])
     lines = [{"format": "cifar_mpi links", "version": 1, "nodes": len(hosts), "message_bytes": [8, 16], "message_us": [20.0, 21.0],
@@ -72,8 +79,10 @@ launches() { grep -c '^mpirun' "$calls" || true; }
 
 FindsNothingOnAHealthyCluster() {
   programs
+  echo 0.5 >faults/node2.slow_once  # other work for a moment
   run 0 --hosts "$hosts" --nodes 1,2,4
   says 'No problem was found.'
+  [ ! -e faults/node2.slow_once ] || fail 'node2 was not measured'
   is 'study["format"], study["version"], study["problems"]' "('cifar_mpi study', 1, [])"
   is 'len(study["nodes"]), len(study["pairs"])' '(4, 6)'
   is '[row["nodes"] for row in study["scaling"]["weak"]]' '[1, 2, 4]'
@@ -94,6 +103,47 @@ NamesASlowNode() {
   run 3 --hosts "$hosts" --parts nodes
   is 'len(study["problems"])' 1
   says 'node2 is 15 % worse than the median of the other nodes in images_per_s (images/s), and worse in each of 5 rounds.'
+}
+
+NamesWrongSums() {
+  programs
+  echo 2 >faults/wrong
+  run 3 --parts links --rounds 2
+  says 'The all-reduce ring of 4096 bytes gave wrong sums.'
+}
+
+TellsWhatLimitsTheScaling() {
+  programs
+  touch faults/compute
+  run 0 --hosts "$hosts" --nodes 1,4 --parts scaling --repeats 2
+  is 'study["scaling"]["strong"][1]["verdict"]' 'ranks compute less efficiently on smaller batches'
+  is 'study["scaling"]["weak"][1]["verdict"]' 'ranks compute more slowly than on fewer nodes'
+}
+
+MeasuresDisjointNodesAtOnce() {
+  programs
+  run 0 --hosts "$hosts" --parts nodes,links,accuracy --rounds 2 --together --apart --seeds 5 --target 75
+  is 'len(study["nodes"]), len(study["pairs"]), len(study["accuracy"]["runs"])' '(4, 6, 5)'
+  [ "$(grep -c '^mpirun .*-np 1 .*cifar_mpi_train' "$calls")" = 5 ] || fail 'a training was not on one node'
+  # at most four at once, on different nodes
+  [ "$(grep 'cifar_mpi_train' "$calls" | grep -o 'node[1-4]:1' | sort -u | wc -l)" -ge 2 ] || fail 'all trainings were on one node'
+}
+
+KnowsTheStatistics() {
+  # order statistics of the median, and Student's distribution, from published tables
+  python3 - "$root/tools" <<'END' || fail 'a number differs from the tables'
+import sys
+sys.path.insert(0, sys.argv[1])
+sys.dont_write_bytecode = True
+import study_numbers as numbers
+for n, low, high in (5, 1, 5), (6, 1, 6), (9, 2, 8), (12, 3, 10), (20, 6, 15), (50, 18, 33):
+    found = numbers.interval(range(1, n + 1))
+    assert (found["low"], found["high"]) == (low, high), (n, found)
+for t, freedom, tail in (6.314, 1, 0.05), (2.920, 2, 0.05), (2.015, 5, 0.05), (2.228, 10, 0.025), (1.984, 100, 0.025), (-2.015, 5, 0.95):
+    assert abs(numbers.t_tail(t, freedom) - tail) < 1e-4, (t, freedom, numbers.t_tail(t, freedom))
+mean = numbers.mean_interval([1, 2, 3, 4, 5])
+assert abs(mean["high"] - 3 - 2.776 * mean["deviation"] / 5**0.5) < 1e-3, mean
+END
 }
 
 NamesANodeWithOtherBits() {
@@ -172,6 +222,35 @@ MeasuresTheTimeToAnAccuracyAndItsEnergy() {
   out=wrapped is 'round(study["energy"]["joules_to_target"]["median"], 6)' 2.1
   run 0 --parts accuracy --seeds 1 --target 75 --powercap /nowhere --out none
   says "has no counters of energy"
+}
+
+CountsTheEnergyOfGpus() {
+  programs
+  command -v cc >/dev/null || { echo 'no cc here'; exit 77; }
+  # a stand-in for NVIDIA's library with two GPUs: each reading is 3 J after the last; the second one reports nothing
+  cc -shared -fPIC -o "$fake/libnvidia-ml.so.1" -xc - <<'END'
+int nvmlInit_v2(void) { return 0; }
+int nvmlDeviceGetCount_v2(unsigned* count) { *count = 2; return 0; }
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, void** device) { *device = (void*)(unsigned long)(index + 1); return 0; }
+int nvmlDeviceGetTotalEnergyConsumption(void* device, unsigned long long* mj) {
+  static unsigned long long now;
+  if (device != (void*)1) return 3;
+  *mj = now += 3000;
+  return 0;
+}
+END
+  LD_LIBRARY_PATH=$fake ends_with 0 "$root/tools/study_energy.py" /nowhere true
+  says '"joules": 3.0'
+  says 'GPU 1 does not report its energy'
+}
+
+KeepsTheExitStatusAndSignalsOfWhatItMeasures() {
+  ends_with 7 "$root/tools/study_energy.py" /nowhere sh -c 'exit 7'
+  ends_with 9 "$root/tools/study_energy.py" /nowhere sh -c 'trap "exit 9" USR1; kill -USR1 $PPID; for i in 1 2 3 4 5 6 7 8 9; do sleep 0.5; done'
+  OMPI_COMM_WORLD_LOCAL_RANK=1 ends_with 0 "$root/tools/study_energy.py" /nowhere true
+  says_not 'cifar_mpi energy'
+  ends_with 1 "$root/tools/study_energy.py" /nowhere nothing_like_it
+  says 'study_energy: nothing_like_it does not start: No such file or directory'
 }
 
 ComparesTwoStudies() {
