@@ -44,7 +44,7 @@ class Launcher:
     def __init__(self, args):
         self.args, self.children, self.lock = args, set(), threading.RLock()
         self.environment = dict(os.environ)
-        if args.grouped and args.ranks * max(args.nodes) > (os.cpu_count() or 1):
+        if args.grouped and args.ranks * max(args.nodes, default=1) > (os.cpu_count() or 1):
             self.environment["OMPI_MCA_mpi_yield_when_idle"] = "1"
 
     def command(self, nodes, per_node, program):

@@ -85,6 +85,7 @@ FindsNothingOnAHealthyCluster() {
   [ ! -e faults/node2.slow_once ] || fail 'node2 was not measured'
   is 'study["format"], study["version"], study["problems"]' "('cifar_mpi study', 1, [])"
   is 'len(study["nodes"]), len(study["pairs"])' '(4, 6)'
+  [ "$(grep -c '"part": "pair"' study/raw.jsonl)" = 30 ] || fail 'a pair was left out of a round'
   is '[row["nodes"] for row in study["scaling"]["weak"]]' '[1, 2, 4]'
   is '0.84 < study["scaling"]["weak"][2]["efficiency"] < 0.86, round(study["scaling"]["weak"][2]["communication"], 3)' '(True, 0.85)'
   is 'study["scaling"]["strong"][2]["verdict"]' 'communication that the step does not hide costs most'
@@ -214,8 +215,9 @@ MeasuresTheTimeToAnAccuracyAndItsEnergy() {
   cmp - study/accuracy/seed_2/dawnbench.tsv < <(printf 'epoch\thours\ttop1Accuracy\n1\t0.00277778\t70.00\n2\t0.00555556\t82.00\n') ||
     fail 'the lines for DAWNBench differ'
   echo 1500000 >counter/energy_uj
-  run 0 --parts accuracy --seeds 1 --target 75 --powercap powercap --out again
+  run 0 --parts accuracy --seeds 1 --target 65 --powercap powercap --out again
   out=again is 'round(study["energy"]["joules_per_image"]["median"], 6)' 0.00025
+  out=again is 'round(study["energy"]["joules_to_target"]["median"], 6)' 0.25  # reached after half of the time
   # a counter that wrapped around
   echo 2400000 >counter/energy_uj
   run 0 --parts accuracy --seeds 1 --target 75 --powercap powercap --out wrapped
@@ -279,6 +281,10 @@ TellsWhatFailed() {
   run 1 --parts nodes --rounds 2 --timeout 0.2 --out slow
   says 'failed: no end after 0.2 s'
   says 'nothing could be measured'
+  stand_in "$fake/build/cifar_mpi_bench" <<<'echo "cifar_mpi_bench: no memory is left" >&2; exit 6'
+  run 1 --hosts node1,node2 --parts nodes --rounds 2 --out memory
+  says 'node node1 round=0 failed: cifar_mpi_bench: no memory is left'
+  out=memory is 'study["lost"]' '[]'
 }
 
 EndsWhatItStartedWhenItIsEnded() {
@@ -310,6 +316,9 @@ RefusesNonsense() {
   says '--nodes has 2, but there are 1 nodes: node1'
   run 2 --nodes 1,3
   says '--global-batch 128 cannot be divided among the 3 ranks of 3 nodes'
+  run 0 --hosts node1,node2,node3 --parts nodes --rounds 2 --out three  # which need not divide the batch
+  run 2 --hosts node1 --global-batch 7 --ranks 2
+  says '--global-batch 7 cannot be divided among the 2 ranks of 1 node'
   run 2 --parts accuracy
   says 'the part accuracy needs --seeds'
   run 2 --seconds 0
