@@ -1,6 +1,7 @@
 #include <fmt/core.h>
 
 #include <cmath>
+#include <span>
 #include <sstream>
 #include <string>
 
@@ -11,6 +12,8 @@
 #include "app/help.hpp"
 #include "app/program.hpp"
 #include "app/values.hpp"
+#include "cifar_mpi/base/atomic_file.hpp"
+#include "cifar_mpi/base/build_info.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/bench/step_benchmark.hpp"
 #include "cifar_mpi/comm/collective.hpp"
@@ -18,6 +21,7 @@
 #include "cifar_mpi/cpu/peak.hpp"
 #include "cifar_mpi/cuda/peak.hpp"
 #include "cifar_mpi/watch/watchdog.hpp"
+#include "report/json.hpp"
 
 namespace {
 
@@ -31,6 +35,7 @@ struct StepOptions {
   std::string isa = "auto";
   std::string wire = "fp32";
   std::vector<int> batch_sizes{128};
+  std::string json;
 };
 
 /// A step takes microseconds on a GPU, milliseconds on a CPU.
@@ -121,7 +126,30 @@ void print(const Log& log, const bench::StepBenchmark& b) {
   print_limit(log, b, unit);
   if (b.ranks > 1) print_exchange(log, b, unit);
   log.info(fmt::format("resident memory per rank: {:.0f} MiB", b.resident_bytes / (1 << 20)));
+  log.info(fmt::format("bits of the first two steps: {:016x}", b.bits));
   print_tasks(log, b, unit);
+}
+
+/// One object; lists are least, median and most.
+std::string to_json(const bench::StepBenchmark& b) {
+  const auto list = [](const char* name, const bench::Spread& s, double scale) {
+    return fmt::format(", \"{}\": [{:.6g}, {:.6g}, {:.6g}]", name, scale * s.least, scale * s.median,
+                       scale * s.most);
+  };
+  std::string text = fmt::format(
+      "{{\"format\": \"cifar_mpi step\", \"version\": 1, \"program\": {}, \"model\": \"{}\", \"backend\": "
+      "{}, "
+      "\"precision\": \"{}\", \"all_reduce\": {}, \"kernels\": {}, \"bits\": \"{:016x}\", \"ranks\": {}, "
+      "\"batch_size\": {}",
+      report::json_text(concat(version(), " (", git_revision(), ", ", compiler(), ")")), b.model,
+      report::json_text(b.backend), b.precision, report::json_text(b.all_reduce),
+      report::json_text(b.kernels), b.bits, b.ranks, b.batch_size);
+  text += list("step_ms", b.step_s, 1e3) + list("images_per_s", b.images_per_s, 1.0) +
+          list("peak_gflops", b.peak_flops, 1e-9) + list("copy_gb_s", b.copy_rate, 1e-9);
+  if (b.ranks > 1)
+    text += list("alone_ms", b.alone_s, 1e3) + list("blocking_ms", b.blocking_s, 1e3) +
+            list("exposed_ms", b.exposed_s, 1e3);
+  return text + "}\n";
 }
 
 int bench_step(StepOptions& options, comm::World& world) {
@@ -133,6 +161,7 @@ int bench_step(StepOptions& options, comm::World& world) {
     cpu::limit_instructions(find_name<cpu::InstructionSet>(options.isa).value());
     app::check_collective(options.config.all_reduce, app::takes_cuda(options.device),
                           concat("--device ", options.device));
+    if (world.rank() == 0 && !options.json.empty()) require_writable(options.json);  // before the measurement
   });
   const bool on_gpu = app::takes_cuda(options.device);
   const auto measure_limits = [on_gpu](engine::Precision precision, int threads, double seconds) {
@@ -144,11 +173,18 @@ int bench_step(StepOptions& options, comm::World& world) {
                                   cuda::measure_copy_rate(seconds)};
   };
   for (const std::string& line : world.place_lines()) log.info(line);
+  std::string json;
   for (const int batch : options.batch_sizes) {
     options.config.batch_size = batch;
-    print(log,
-          bench::benchmark_step(options.config, world, app::platform_for(options.device), measure_limits));
+    const bench::StepBenchmark result =
+        bench::benchmark_step(options.config, world, app::platform_for(options.device), measure_limits);
+    print(log, result);
+    json += to_json(result);
   }
+  world.together([&] {
+    if (world.rank() == 0 && !options.json.empty())
+      write_atomically(options.json, std::as_bytes(std::span(json)));
+  });
   return 0;
 }
 
@@ -192,6 +228,8 @@ void add_step(CLI::App& app, StepOptions& options) {
   app.add_option("--seconds", options.config.round_s, "Seconds of steps per round")
       ->check(app::number(0.001, 3600.0))
       ->capture_default_str();
+  app.add_option("--json", options.json, "File to write as well: one object per batch size")
+      ->check(app::not_empty());
 }
 
 }  // namespace

@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
 #include <utility>
 
 #include "bench/benchmark_parts.hpp"
 #include "cifar_mpi/base/clock.hpp"
+#include "cifar_mpi/base/hash.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/comm/all_reduce_update.hpp"
 #include "cifar_mpi/step/no_exchange.hpp"
@@ -91,6 +93,20 @@ double time_steps(const comm::World& world, engine::Runner& step, int steps, int
   for (int i = 0; i < steps; i += together) step.replay(together);
   step.finish();
   return most(world.gather((steady_seconds() - begin) / steps));
+}
+
+/// Of the next two steps (StepBenchmark::bits): the second depends on the weights that the first changed.
+std::uint64_t hash_of_steps(const BenchmarkRun& run, engine::Runner& step) {
+  const std::span<const float> grads = run.blocks.update->block().grads();
+  std::vector<std::byte> bytes(grads.size_bytes());
+  std::uint64_t hash = 0;
+  for (int i = 0; i < 2; ++i) {
+    step.replay();
+    step.finish();
+    run.device.backend->copy(bytes.data(), reinterpret_cast<const std::byte*>(grads.data()), bytes.size());
+    hash = hash_pair(hash, hash_bytes(bytes));
+  }
+  return hash;
 }
 
 /// Warms up pages, caches and clocks; a runner of graphs captures the rounds' program only after its first
@@ -211,6 +227,7 @@ StepBenchmark benchmark_step(const StepBenchmarkConfig& config, const comm::Worl
   result.kernels = run.device.tower->plan_text();
   result.in_image_flops = model::training_flops(run.plan.network.net).in_image;
   result.nominal_flops = model::training_flops(run.plan.network.net).nominal;
+  result.bits = hash_of_steps(run, *variants.overlapped);
   measure(config, run, variants, measure_limits, result);
   world.together([&] { require_applied(run, variants); });
   const engine::RooflineLimits limits{result.peak_flops.median, result.copy_rate.median};

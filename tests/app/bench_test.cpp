@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <sstream>
 
 #include "app/bench_allreduce.hpp"
 #include "app/device.hpp"
@@ -9,6 +10,7 @@
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/cuda/backend.hpp"
 #include "cifar_mpi/forecast/links.hpp"
+#include "report/json.hpp"
 
 namespace cifar_mpi::app {
 namespace {
@@ -145,6 +147,44 @@ TEST_F(Bench, SaysWhichKernelsItMeasuresAboveEachTable) {
   EXPECT_LT(outcome.output.find("  conv2 forward: "), outcome.output.find("ms per step"));
 }
 
+TEST_F(Bench, WritesTheStepOfEachBatchSizeAsJson) {
+  const std::string path = file("step.json");
+  const test::Outcome outcome = mpirun(
+      2, test::kBench + " step --device cpu --threads 1 --batch-size 2,3 --rounds 2 --seconds 0.01 --json " +
+             path);
+  ASSERT_EQ(outcome.code, 0) << outcome.output;
+  std::istringstream lines(read_file(path));
+  int batch = 2;
+  for (std::string line; std::getline(lines, line); ++batch) {
+    report::JsonObject object;
+    ASSERT_EQ(object.parse(line), "") << line;
+    EXPECT_EQ(object.text("format"), "cifar_mpi step");
+    EXPECT_EQ(object.number("batch_size"), batch);
+    EXPECT_EQ(object.number("ranks"), 2);
+    EXPECT_NE(object.text("kernels").find("conv2 forward: "), std::string::npos) << line;
+    const std::string bits = "bits of the first two steps: " + object.text("bits") + "\n";
+    EXPECT_EQ(test::count_lines_with(outcome.output, bits.substr(0, bits.size() - 1)), 1)
+        << bits << outcome.output;
+    for (const char* name :
+         {"step_ms", "images_per_s", "peak_gflops", "copy_gb_s", "alone_ms", "blocking_ms"}) {
+      const auto values = object.numbers(name);
+      ASSERT_EQ(values.size(), 3u) << name;
+      EXPECT_TRUE(0.0 < values[0] && values[0] <= values[1] && values[1] <= values[2])
+          << name << " in " << line;
+    }
+    const auto step_ms = object.numbers("step_ms"), images = object.numbers("images_per_s");
+    EXPECT_NEAR(images[2], 2 * batch / (1e-3 * step_ms[0]), 1e-4 * images[2]);
+  }
+  EXPECT_EQ(batch, 4);
+}
+
+TEST_F(Bench, RefusesAFileThatItCannotWriteBeforeItMeasures) {
+  const test::Outcome outcome = test::run_command(
+      test::kBench + " step --device cpu --batch-size 2 --rounds 1 --seconds 0.01 --json /nowhere/step.json");
+  expect_refusal(outcome, exit_code(ErrorKind::io), "/nowhere/step.json");
+  EXPECT_EQ(outcome.output.find("ms per step"), std::string::npos) << outcome.output;
+}
+
 TEST_F(Bench, ComparesWaysWithAndWithoutASlowWorkerInColumnsThatProgramsCanRead) {
   const test::Outcome outcome = test::run_command(
       test::kBench + " ways --ways all-reduce,local:2 --compute-ms 5 --seconds 0.01 --batch-size 2");
@@ -178,6 +218,29 @@ TEST_F(Bench, MeasuresLinksOnEmulatedNodesForTheForecast) {
   // add to it
   EXPECT_GT(links.message.back().second, 0.060) << outcome.output;
   EXPECT_LT(links.bytes_per_s, 2.0 * 125e6) << outcome.output;
+}
+
+TEST_F(Bench, MeasuresAStudyOfEmulatedNodes) {
+  if (test::run_command("command -v python3").code != 0) GTEST_SKIP() << "there is no python3 here";
+  const std::string out = file("study");
+  const test::Outcome outcome = test::run_command(concat(
+      "exec " CIFAR_MPI_SOURCE_ROOT "/tools/shaped_nodes --once -- " CIFAR_MPI_SOURCE_ROOT
+      "/tools/study --hosts node1,node2 --device cpu --threads 1 --seconds 0.02 --rounds 2 --repeats 1 ",
+      "--batch-size 4 --sizes 4K --seeds 1 --target 1 --train '--batch-size 4 --steps 4 --log-every 2 "
+      "--data ",
+      file("small.h5"), "' --build ", test::kBin, " --out ", out));
+  if (outcome.code == 77) GTEST_SKIP() << outcome.output;
+  // Too short to judge speeds: code 3 if a node or link looks slow. No launch failed, and all bits agree.
+  EXPECT_TRUE(outcome.code == 0 || outcome.code == 3) << outcome.output;
+  for (const char* problem : {" failed: ", " bits ", "does not answer", "wrong sums"})
+    EXPECT_EQ(outcome.output.find(problem), std::string::npos) << problem << " in " << outcome.output;
+  const std::string json = read_file(out + "/study.json");
+  for (const char* metric :
+       {"node node2: copy_gb_s", "pair node1 - node2: bandwidth", "all-reduce ring, 4096 bytes",
+        "strong scaling, 2 nodes", "weak scaling, 1 nodes", "time to the target"})
+    EXPECT_NE(json.find(concat('"', metric, '"')), std::string::npos) << metric << " in " << json;
+  EXPECT_GT(forecast::read_links(out + "/links.json").bytes_per_s, 0.0);
+  EXPECT_NE(read_file(out + "/accuracy/seed_1/dawnbench.tsv").find("top1Accuracy\n"), std::string::npos);
 }
 
 TEST_F(Bench, RefusesToMeasureLinksOnOneNode) {

@@ -62,6 +62,13 @@ TEST(StepBenchmark, SaysWhichKernelsItMeasured) {
   EXPECT_NE(b.kernels.find("\nconv2 forward: "), std::string::npos) << b.kernels;
 }
 
+TEST(StepBenchmark, HasTheSameBitsInEachRunAndOthersFromOtherKernels) {
+  const engine::RooflineLimits limits{.flops = 1e12};
+  const std::uint64_t bits = benchmark(limits).bits;
+  EXPECT_EQ(benchmark(limits).bits, bits);
+  EXPECT_NE(benchmark(limits, "tutorial", engine::ConvMethod::direct).bits, bits);
+}
+
 TEST(StepBenchmark, HoldsEachTaskAgainstTheLimitThatItMeetsFirst) {
   const engine::RooflineLimits limits{.flops = 1e12, .bytes = 1e10};
   const StepBenchmark b = benchmark(limits);

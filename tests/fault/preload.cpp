@@ -25,6 +25,7 @@
 ///   lock:R:0            waits forever just before it takes the lock of a run directory
 ///   slow:R:N            every call of oneDNN takes N milliseconds longer
 ///   hang:R:N            the N-th call of oneDNN does not return
+///   bit:R:N             the last bit of a number flips in the weight gradient that the N-th such call of oneDNN wrote
 ///   clock:R:N           every N-th reading of the wall clock is of the year 2001, and the next is a day ahead
 namespace {
 
@@ -78,16 +79,39 @@ extern "C" int MPI_Test(MPI_Request* request, int* flag, MPI_Status* status) {
   return PMPI_Test(request, flag, status);
 }
 
-/// Inside a task. (With types that need no header of oneDNN.)
-extern "C" int dnnl_primitive_execute(const void* primitive, void* stream, int count, const void* arguments) {
-  static auto* const real = reinterpret_cast<int (*)(const void*, void*, int, const void*)>(
+/// dnnl_exec_arg_t, so that no header of oneDNN is needed.
+struct DnnlArgument {
+  int name;
+  void* memory;
+};
+
+/// oneDNN's function of that name, which is in memory only where a program uses oneDNN.
+int get_data_handle(const void* memory, void** handle) {
+  static auto* const real =
+      reinterpret_cast<int (*)(const void*, void**)>(dlsym(RTLD_DEFAULT, "dnnl_memory_get_data_handle"));
+  return real == nullptr ? -1 : real(memory, handle);
+}
+
+/// Inside a task.
+extern "C" int dnnl_primitive_execute(const void* primitive, void* stream, int count,
+                                      const DnnlArgument* arguments) {
+  static auto* const real = reinterpret_cast<int (*)(const void*, void*, int, const DnnlArgument*)>(
       dlsym(RTLD_NEXT, "dnnl_primitive_execute"));
   static int calls = 0;
   if (fault().what == "slow") usleep(static_cast<useconds_t>(fault().when) * 1000);
   if (fault().what == "hang" && ++calls == fault().when) {
     for (;;) pause();
   }
-  return real(primitive, stream, count, arguments);
+  const int status = real(primitive, stream, count, arguments);
+  constexpr int kWeightGradient = 161;
+  static int gradients = 0;
+  for (int i = 0; fault().what == "bit" && i < count; ++i) {
+    void* values = nullptr;
+    if (arguments[i].name == kWeightGradient && ++gradients == fault().when &&
+        get_data_handle(arguments[i].memory, &values) == 0)
+      *static_cast<unsigned char*>(values) ^= 1;
+  }
+  return status;
 }
 
 extern "C" int clock_gettime(clockid_t clock, timespec* now) noexcept {

@@ -25,7 +25,7 @@ constexpr std::string_view kPages[] = {
     "env/README.md",     "src/run/inference.md",
 
     "src/cpu/README.md", "src/cuda/README.md",   "src/forecast/README.md", "src/report/README.md",
-    "src/run/README.md", "tests/MEASURED.md",    "tests/README.md"};
+    "src/run/README.md", "tests/MEASURED.md",    "tests/README.md",        "tools/README.md"};
 /// The pages whose table cells must be short, too.
 constexpr std::string_view kPagesOfShortCells[] = {"README.md", "tests/MEASURED.md"};
 constexpr std::size_t kMostReadmeLines = 130;

@@ -220,6 +220,24 @@ CountsTheGpusThatSlurmDoesNot() {
   done
 }
 
+# studies LAUNCHER OPTION...: a short study of two nodes; too short to judge speeds, so that code 3 is allowed, but no launch fails.
+studies() {
+  command -v python3 >/dev/null || { echo 'skipped: there is no python3 here'; exit 77; }
+  nodes=2 start_cluster "$here/cluster"
+  job=$(CIFAR_MPI_LAUNCHER=$1 sbatch --parsable --nodes=2 --output=job.log "$root/jobs/study.slurm" --device cpu --threads 1 --ranks 1 \
+    --seconds 0.02 --rounds 2 --repeats 1 --batch-size 4 --sizes 4K "${@:2}") || fail "sbatch refused the job"
+  wait_for 300 "the end of job $job" ended
+  log_says 'wrote .*/study.html and study.json'
+  ! grep -E ' failed: |does not answer|other bits' job.log || fail "a measurement failed"
+  grep -q '"node node2: images_per_s"' "study-$job/study.json" || fail "node2 was not measured"
+}
+StudiesItsNodesThroughMpirun() {
+  studies mpirun
+  grep -q '"pair node1 - node2: bandwidth"' "study-$job/study.json" || fail "the link was not measured"
+  grep -q '"weak scaling, 2 nodes"' "study-$job/study.json" || fail "the scaling was not measured"
+}
+StudiesItsNodesThroughSrun() { studies srun --parts nodes; }
+
 TrainsOnTheCpuWhereThereIsNoGpu() {
   nodes=1 gpus_per_node=0 start_cluster "$here/cluster"
   options=(--device auto --steps 2 --batch-size 8 --threads 1)

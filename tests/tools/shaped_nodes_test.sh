@@ -30,6 +30,14 @@ StartsRanksOnNodesWithShapedLinks() {
   done
 }
 
+StartsAProgramOnceThatStartsRanksItself() {
+  needs_namespaces
+  # shellcheck disable=SC2016  # for the shell on the first node
+  ends_with 3 "$shaped_nodes" --nodes 3 --once -- sh -c 'echo "once on $(hostname)"
+    mpirun --host node3:1,node2:1 -np 2 sh -c "echo rank on \$(hostname)"; exit 3'
+  [ "$(grep on said | sort)" = "$(printf '%s\n' 'once on node1' 'rank on node2' 'rank on node3')" ] || fail 'other starts were expected'
+}
+
 PassesOnTheExitStatus() {
   needs_namespaces
   ends_with 75 "$shaped_nodes" -- sh -c 'exit 75'
@@ -56,7 +64,7 @@ LeavesTheMachineAloneWhenItsInsideIsCalledFromOutside() {
   needs_namespaces
   local arguments
   # in namespaces, so that nothing is harmed if it does not refuse
-  for arguments in '2 1 none true' 'mnt:[1] net:[1] 2 1 none true' ''; do
+  for arguments in '2 1 none true' 'mnt:[1] net:[1] 2 1 none 1 true' ''; do
     # shellcheck disable=SC2086
     ends_with 2 timeout 10 unshare --net --mount bash -c '"$@" || status=$?; findmnt -n /run | grep -q tmpfs && mount | grep hosts
       exit ${status-0}' bash "$shaped_nodes" --inside $arguments

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
@@ -40,6 +41,9 @@ struct StepBenchmark {
   int ranks = 0;
   int batch_size = 0;
   std::string kernels;  ///< which were chosen, by lines (lower::Tower::plan_text)
+  /// A hash of the summed gradients of the first two steps. It depends on the kernels, the ranks and the batch; equal
+  /// machines get equal ones.
+  std::uint64_t bits = 0;
   Spread step_s;        ///< seconds per step, of the slowest rank
   Spread images_per_s;  ///< over all ranks
   Spread peak_flops;    ///< ceiling of one rank, lowest rank of each round

@@ -1,0 +1,66 @@
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "app/command.hpp"
+#include "cifar_mpi/base/text.hpp"
+#include "support/temp_dir.hpp"
+
+/// Faults of emulated nodes that tools/study must name.
+namespace cifar_mpi::test {
+namespace {
+
+class FaultyCluster : public testing::Test {
+ protected:
+  /// A study of emulated nodes, whose node2 runs the programs with `fault` (fault/preload.cpp), after the shell command
+  /// `before` on node1.
+  Outcome study(int nodes, const std::string& options, const std::string& fault,
+                const std::string& before = "true") {
+    const std::string program = folder_ / "cifar_mpi_bench";
+    write_file(program, concat("#!/bin/sh\n[ \"$(hostname)\" != node2 ] || export FAULT='", fault,
+                               "' LD_PRELOAD=" CIFAR_MPI_FAULT_PRELOAD "\nexec " CIFAR_MPI_BIN
+                               "/cifar_mpi_bench \"$@\"\n"));
+    chmod(program.c_str(), 0755);
+    std::string hosts = "node1";
+    for (int i = 2; i <= nodes; ++i) hosts += concat(",node", i);
+    const std::string tools = CIFAR_MPI_SOURCE_ROOT "/tools/";
+    return run_command(
+        concat("command -v python3 >/dev/null || exit 77; exec ", tools, "shaped_nodes --rate 1gbit --nodes ",
+               nodes, " --once -- sh -c '", before, "; exec ", tools, "study --hosts ", hosts,
+               " --device cpu --threads 1 --rounds 2 --batch-size 8 --seconds 0.05 --sizes 4K ", options,
+               " --build ", folder_.path(), " --out ", folder_ / "study", "'"));
+  }
+
+  TempDir folder_;
+};
+
+TEST_F(FaultyCluster, NodeWithAFlippedBitIsNamed) {
+  const Outcome outcome = study(3, "--parts nodes", "bit:0:5");
+  if (outcome.code == 77) GTEST_SKIP() << outcome.output;
+  EXPECT_EQ(outcome.code, 3) << outcome.output;
+  EXPECT_EQ(count_lines_with(outcome.output, "node2 computes other bits than the other nodes"), 1)
+      << outcome.output;
+  EXPECT_EQ(count_lines_with(outcome.output, " bits than"), 1) << outcome.output;
+}
+
+TEST_F(FaultyCluster, SlowNodeIsNamed) {
+  const Outcome outcome = study(2, "--parts nodes", "slow:0:20");
+  if (outcome.code == 77) GTEST_SKIP() << outcome.output;
+  EXPECT_EQ(outcome.code, 3) << outcome.output;
+  EXPECT_EQ(count_lines_with(outcome.output, "  node2 is "),
+            count_lines_with(outcome.output, " worse than the median"))
+      << outcome.output;
+  EXPECT_EQ(count_lines_with(outcome.output, "in images_per_s"), 1) << outcome.output;
+}
+
+TEST_F(FaultyCluster, SlowLinkIsNamed) {
+  const Outcome outcome =
+      study(3, "--parts links", "none:0:0",
+            "nsenter -t $(cat /run/node3.pid) -n tc qdisc change dev eth0 root tbf rate 200mbit burst "
+            "256kb latency 20ms");
+  if (outcome.code == 77) GTEST_SKIP() << outcome.output;
+  EXPECT_EQ(outcome.code, 3) << outcome.output;
+  EXPECT_EQ(count_lines_with(outcome.output, "  The link of node3 is slow"), 1) << outcome.output;
+}
+
+}  // namespace
+}  // namespace cifar_mpi::test

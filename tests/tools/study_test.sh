@@ -1,0 +1,334 @@
+#!/bin/bash
+# shellcheck disable=SC2016  # the shells that the tests start expand it
+set -euo pipefail
+# shellcheck source=tests/tools/check.sh
+. "$(dirname "${BASH_SOURCE[0]}")/check.sh"
+
+command -v python3 >/dev/null || { echo 'no python3 here'; exit 77; }
+study=$root/tools/study
+
+# Programs that compute 100 images/s per node with a spread of 1 %, on links of 10 Gbit/s. The folder `faults` changes them:
+# NODE.slow (a factor), NODE.slow_once, NODE.bits, NODE.link (Gbit/s), A+B.link, NODE.dead, compute (communication costs nothing), wrong
+# (elements of a sum).
+programs() {
+  mkdir -p "$fake/build" faults
+  stand_in "$fake/mpirun" <<'EOS'
+hosts=local
+while [[ $1 == -* ]]; do
+  case $1 in --host) hosts=$2; shift 2 ;; -np | --bind-to) ranks=$2; shift 2 ;; *) shift ;; esac
+done
+export HOSTS=${hosts//:[0-9]/} RANKS=$ranks
+for node in ${HOSTS//,/ }; do [ ! -e "faults/$node.dead" ] || { echo "no way to $node"; exit 205; }; done
+exec "$@"
+EOS
+  cat >"$fake/build/cifar_mpi_bench" <<'EOS'
+#!/usr/bin/env python3
+import glob, json, os, random, sys
+args = dict(zip(sys.argv[2::2], sys.argv[3::2]))
+hosts = os.environ["HOSTS"].split(",")
+def fault(name, usual):
+    return open(f"faults/{name}").read().strip() if os.path.exists(f"faults/{name}") else usual
+def once(name):
+    found = float(fault(name, 1))
+    if os.path.exists(f"faults/{name}"):
+        os.unlink(f"faults/{name}")
+    return found
+noise = lambda: random.uniform(0.995, 1.005)
+lines = []
+if sys.argv[1] == "step":
+    batch = int(args["--batch-size"])
+    cost = 0.85 if len(hosts) > 1 else 1.0
+    speed = 100 * len(hosts) * cost * noise() * min(float(fault(f"{h}.slow", 1)) for h in hosts) * once(f"{hosts[0]}.slow_once")
+    ms = 1e3 * batch * int(os.environ["RANKS"]) / speed
+    lines = [{"program": "0 (test)", "backend": "cpu", "kernels": "k", "bits": fault(f"{hosts[0]}.bits", "00ab"), "ranks": int(os.environ["RANKS"]),
+              "batch_size": batch, "images_per_s": [speed] * 3, "peak_gflops": [50 * noise()] * 3, "copy_gb_s": [9 * noise()] * 3,
+              "step_ms": [ms] * 3, "alone_ms": [ms if os.path.exists("faults/compute") else ms * cost] * 3}]
+elif sys.argv[1] == "allreduce":
+    lines = [{"algorithm": a, "bytes": 4096 * k, "median_us": 5.0 * k, "p99_us": 9.0 * k, "busbw_gb_s": 1.5, "mpi_allreduce_us": 10.0 * k,
+              "wrong": int(fault("wrong", 0))} for k in (1, 2) for a in ("ring", "mpi")]
+else:
+    rate = min(float(fault(f"{name}.link", 10)) for name in hosts + ["+".join(hosts)])
+    lines = [{"format": "cifar_mpi links", "version": 1, "nodes": len(hosts), "message_bytes": [8, 16], "message_us": [20.0, 21.0],
+              "bandwidth_gbit_s": rate * noise(), "memory_gb_s": 8.0}]
+open(args["--json"], "w").write("".join(json.dumps(line) + "\n" for line in lines))
+EOS
+  stand_in "$fake/build/cifar_mpi_train" <<'EOS'
+for word; do
+  [ "${before-}" != --run-dir ] || dir=$word
+  [ "${before-}" != --seed ] || seed=$word
+  before=$word
+done
+mkdir -p "$dir"
+[ ! -e counter/energy_uj ] || echo 2000000 >counter/energy_uj
+{
+  echo '{"event":"start","step":0,"ranks":2,"global_batch":10}'
+  echo '{"step":100,"epoch":1,"seconds":10}'
+  echo "{\"step\":100,\"epoch\":1,\"test_accuracy\":0.7}"
+  echo '{"step":200,"epoch":2,"seconds":20}'
+  echo "{\"step\":200,\"epoch\":2,\"test_accuracy\":0.8$seed}"
+} >"$dir/metrics.jsonl"
+EOS
+  chmod +x "$fake/build/cifar_mpi_bench"
+}
+hosts=node1,node2,node3,node4
+run() { ends_with "$1" "$study" --build "$fake/build" --seconds 0.01 "${@:2}"; }
+# json EXPRESSION: of study.json, as `study`
+json() { python3 -c "import json; study = json.load(open('${out-study}/study.json')); print(($1))"; }
+is() { [ "$(json "$1")" = "$2" ] || fail "$1 is $(json "$1"), not $2"; }
+launches() { grep -c '^mpirun' "$calls" || true; }
+
+FindsNothingOnAHealthyCluster() {
+  programs
+  echo 0.5 >faults/node2.slow_once  # other work for a moment
+  run 0 --hosts "$hosts" --nodes 1,2,4
+  says 'No problem was found.'
+  [ ! -e faults/node2.slow_once ] || fail 'node2 was not measured'
+  is 'study["format"], study["version"], study["problems"]' "('cifar_mpi study', 1, [])"
+  is 'len(study["nodes"]), len(study["pairs"])' '(4, 6)'
+  [ "$(grep -c '"part": "pair"' study/raw.jsonl)" = 30 ] || fail 'a pair was left out of a round'
+  is '[row["nodes"] for row in study["scaling"]["weak"]]' '[1, 2, 4]'
+  is '0.84 < study["scaling"]["weak"][2]["efficiency"] < 0.86, round(study["scaling"]["weak"][2]["communication"], 3)' '(True, 0.85)'
+  is 'study["scaling"]["strong"][2]["verdict"]' 'communication that the step does not hide costs most'
+  is '[row["batch_per_rank"] for row in study["scaling"]["strong"]]' '[128, 64, 32]'
+  is 'study["sums"][0]["of_mpi"]' 0.5
+  # six launches suffice for each of five points: their spread is 1 %
+  [ "$(grep -c '"part": "scaling"' study/raw.jsonl)" = 30 ] || fail "launches: $(grep -c '"part": "scaling"' study/raw.jsonl)"
+  grep -q '<h2>Weak scaling</h2>' study/study.html || fail 'the page has no table of the weak scaling'
+  grep -q 'an efficiency of 8[456] %' study/study.html || fail "nothing to quote: $(json 'study["paragraph"]')"
+  [ -s study/links.json ] || fail 'there is no file of links for the forecast'
+}
+
+NamesASlowNode() {
+  programs
+  echo 0.85 >faults/node2.slow
+  run 3 --hosts "$hosts" --parts nodes
+  is 'len(study["problems"])' 1
+  says 'node2 is 15 % worse than the median of the other nodes in images_per_s (images/s), and worse in each of 5 rounds.'
+}
+
+NamesWrongSums() {
+  programs
+  echo 2 >faults/wrong
+  run 3 --parts links --rounds 2
+  says 'The all-reduce ring of 4096 bytes gave wrong sums.'
+}
+
+TellsWhatLimitsTheScaling() {
+  programs
+  touch faults/compute
+  run 0 --hosts "$hosts" --nodes 1,4 --parts scaling --repeats 2
+  is 'study["scaling"]["strong"][1]["verdict"]' 'ranks compute less efficiently on smaller batches'
+  is 'study["scaling"]["weak"][1]["verdict"]' 'ranks compute more slowly than on fewer nodes'
+}
+
+MeasuresDisjointNodesAtOnce() {
+  programs
+  run 0 --hosts "$hosts" --parts nodes,links,accuracy --rounds 2 --together --apart --seeds 5 --target 75
+  is 'len(study["nodes"]), len(study["pairs"]), len(study["accuracy"]["runs"])' '(4, 6, 5)'
+  [ "$(grep -c '^mpirun .*-np 1 .*cifar_mpi_train' "$calls")" = 5 ] || fail 'a training was not on one node'
+  # at most four at once, on different nodes
+  [ "$(grep 'cifar_mpi_train' "$calls" | grep -o 'node[1-4]:1' | sort -u | wc -l)" -ge 2 ] || fail 'all trainings were on one node'
+}
+
+KnowsTheStatistics() {
+  # order statistics of the median, and Student's distribution, from published tables
+  python3 - "$root/tools" <<'END' || fail 'a number differs from the tables'
+import sys
+sys.path.insert(0, sys.argv[1])
+sys.dont_write_bytecode = True
+import study_numbers as numbers
+for n, low, high in (5, 1, 5), (6, 1, 6), (9, 2, 8), (12, 3, 10), (20, 6, 15), (50, 18, 33):
+    found = numbers.interval(range(1, n + 1))
+    assert (found["low"], found["high"]) == (low, high), (n, found)
+for t, freedom, tail in (6.314, 1, 0.05), (2.920, 2, 0.05), (2.015, 5, 0.05), (2.228, 10, 0.025), (1.984, 100, 0.025), (-2.015, 5, 0.95):
+    assert abs(numbers.t_tail(t, freedom) - tail) < 1e-4, (t, freedom, numbers.t_tail(t, freedom))
+mean = numbers.mean_interval([1, 2, 3, 4, 5])
+assert abs(mean["high"] - 3 - 2.776 * mean["deviation"] / 5**0.5) < 1e-3, mean
+END
+}
+
+NamesANodeWithOtherBits() {
+  programs
+  echo 00ac >faults/node3.bits
+  run 3 --hosts "$hosts" --parts nodes --rounds 2
+  is 'len(study["problems"])' 1
+  says 'node3 computes other bits than the other nodes with the same kernels.'
+  run 3 --hosts node3,node4 --parts nodes --rounds 2 --out two
+  says 'node3, node4 disagree on the bits of a step; no majority shows which of them is right.'
+}
+
+NamesASlowLink() {
+  programs
+  echo 3.3 >faults/node4.link
+  run 3 --hosts "$hosts" --parts links
+  is 'len(study["problems"])' 1
+  says 'The link of node4 is slow: 33 % of the usual bandwidth, to each of 3 other nodes.'
+  rm faults/*
+  echo 5 >faults/node1+node3.link
+  run 3 --hosts "$hosts" --parts links --out cable
+  is 'len(study["problems"])' 1
+  says 'The link between node1 and node3 is slow: 50 % of the usual bandwidth.'
+}
+
+ResumesWithoutRepeatingWhatItHas() {
+  programs
+  run 0 --hosts "$hosts" --parts nodes,links
+  local before
+  before=$(launches)
+  run 0 --hosts "$hosts" --parts nodes,links
+  [ "$(launches)" = "$before" ] || fail "started $(($(launches) - before)) programs again"
+  # the last line was cut off by a kill
+  truncate -s -20 study/raw.jsonl
+  run 0 --hosts "$hosts" --parts nodes,links
+  [ "$(launches)" = "$((before + 1))" ] || fail "started $(($(launches) - before)) programs for one missing line"
+  run 2 --hosts "$hosts" --parts nodes --model resnet20
+  says 'holds a study with another --model (tutorial, not resnet20)'
+}
+
+GoesWithoutANodeThatDies() {
+  programs
+  touch faults/node2.dead
+  run 3 --hosts "$hosts" --nodes 1,2,4
+  says 'node2 does not answer since'
+  is 'study["lost"], sorted(study["nodes"])' "(['node2'], ['node1', 'node3', 'node4'])"
+  is '[row["nodes"] for row in study["scaling"]["weak"]]' '[1, 2]'
+  [ "$(grep -c 'node2:1 .* true$' "$calls")" = 1 ] || fail 'the dead node was tried again'
+  rm faults/*
+  run 0 --hosts "$hosts" --nodes 1,2,4
+  is 'study["lost"], len(study["nodes"]), study["scaling"]["weak"][-1]["nodes"]' '([], 4, 4)'
+}
+
+MeasuresTheTimeToAnAccuracyAndItsEnergy() {
+  programs
+  mkdir -p powercap/intel-rapl:0
+  echo package-0 >powercap/intel-rapl:0/name
+  echo 2500000 >powercap/intel-rapl:0/max_energy_range_uj
+  echo 2000000 >powercap/intel-rapl:0/energy_uj
+  ln -s powercap/intel-rapl:0 counter
+  # each training sets the counter to 2 J: the first uses nothing, and one that starts at 1.5 J uses 0.5 J
+  run 0 --parts accuracy --seeds 3 --target 81 --powercap powercap
+  is '[run["accuracy"] for run in study["accuracy"]["runs"]]' '[81.0, 82.0, 83.0]'
+  is '[run["seconds_to_target"] for run in study["accuracy"]["runs"]]' '[20.0, 20.0, 20.0]'
+  is 'round(study["accuracy"]["p"], 4)' 0.1127
+  says 'p = 0.113, not passed at 0.05'
+  is 'study["energy"]["unread"], study["energy"]["joules_per_image"]["median"]' '([], 0.0)'
+  cmp - study/accuracy/seed_2/dawnbench.tsv < <(printf 'epoch\thours\ttop1Accuracy\n1\t0.00277778\t70.00\n2\t0.00555556\t82.00\n') ||
+    fail 'the lines for DAWNBench differ'
+  echo 1500000 >counter/energy_uj
+  run 0 --parts accuracy --seeds 1 --target 65 --powercap powercap --out again
+  out=again is 'round(study["energy"]["joules_per_image"]["median"], 6)' 0.00025
+  out=again is 'round(study["energy"]["joules_to_target"]["median"], 6)' 0.25  # reached after half of the time
+  # a counter that wrapped around
+  echo 2400000 >counter/energy_uj
+  run 0 --parts accuracy --seeds 1 --target 75 --powercap powercap --out wrapped
+  out=wrapped is 'round(study["energy"]["joules_to_target"]["median"], 6)' 2.1
+  run 0 --parts accuracy --seeds 1 --target 75 --powercap /nowhere --out none
+  says "has no counters of energy"
+}
+
+CountsTheEnergyOfGpus() {
+  programs
+  command -v cc >/dev/null || { echo 'no cc here'; exit 77; }
+  # a stand-in for NVIDIA's library with two GPUs: each reading is 3 J after the last; the second one reports nothing
+  cc -shared -fPIC -o "$fake/libnvidia-ml.so.1" -xc - <<'END'
+int nvmlInit_v2(void) { return 0; }
+int nvmlDeviceGetCount_v2(unsigned* count) { *count = 2; return 0; }
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, void** device) { *device = (void*)(unsigned long)(index + 1); return 0; }
+int nvmlDeviceGetTotalEnergyConsumption(void* device, unsigned long long* mj) {
+  static unsigned long long now;
+  if (device != (void*)1) return 3;
+  *mj = now += 3000;
+  return 0;
+}
+END
+  LD_LIBRARY_PATH=$fake ends_with 0 "$root/tools/study_energy.py" /nowhere true
+  says '"joules": 3.0'
+  says 'GPU 1 does not report its energy'
+}
+
+KeepsTheExitStatusAndSignalsOfWhatItMeasures() {
+  ends_with 7 "$root/tools/study_energy.py" /nowhere sh -c 'exit 7'
+  ends_with 9 "$root/tools/study_energy.py" /nowhere sh -c 'trap "exit 9" USR1; kill -USR1 $PPID; for i in 1 2 3 4 5 6 7 8 9; do sleep 0.5; done'
+  OMPI_COMM_WORLD_LOCAL_RANK=1 ends_with 0 "$root/tools/study_energy.py" /nowhere true
+  says_not 'cifar_mpi energy'
+  ends_with 1 "$root/tools/study_energy.py" /nowhere nothing_like_it
+  says 'study_energy: nothing_like_it does not start: No such file or directory'
+}
+
+ComparesTwoStudies() {
+  programs
+  run 0 --hosts "$hosts" --parts nodes,links --out before
+  run 0 --hosts "$hosts" --parts nodes,links --out same
+  echo 3.3 >faults/node4.link
+  run 3 --hosts "$hosts" --parts nodes,links --out after
+  ends_with 0 "$study" --compare before after
+  grep -qE '^[0-9]+ of 22 metrics agree within their intervals; 0 are in one study alone' said || fail 'there is no sum of the comparison'
+  ! grep 'all-reduce' said | grep differs || fail 'equal times differ'
+  grep -E '^pair node1 - node4: bandwidth .*Gbit/s .*0\.3[0-9]+ +differs$' said >/dev/null || fail 'the slow link is not in the comparison'
+  sed -i 's/"version": 1/"version": 2/' after/study.json
+  ends_with 2 "$study" --compare before after
+  says 'after/study.json has version 2; this program reads version 1'
+  ends_with 2 "$study" --compare before nothing
+  says 'nothing/study.json cannot be read'
+}
+
+TellsWhatFailed() {
+  programs
+  stand_in "$fake/build/cifar_mpi_bench" <<<'echo "cifar_mpi_bench: no such network" >&2; exit 2'
+  run 2 --parts nodes
+  says 'refused its options: cifar_mpi_bench: no such network'
+  stand_in "$fake/build/cifar_mpi_bench" <<<'sleep 20'
+  run 1 --parts nodes --rounds 2 --timeout 0.2 --out slow
+  says 'failed: no end after 0.2 s'
+  says 'nothing could be measured'
+  stand_in "$fake/build/cifar_mpi_bench" <<<'echo "cifar_mpi_bench: no memory is left" >&2; exit 6'
+  run 1 --hosts node1,node2 --parts nodes --rounds 2 --out memory
+  says 'node node1 round=0 failed: cifar_mpi_bench: no memory is left'
+  out=memory is 'study["lost"]' '[]'
+}
+
+EndsWhatItStartedWhenItIsEnded() {
+  programs
+  stand_in "$fake/build/cifar_mpi_bench" <<EOS
+trap 'touch "$here/ended"; exit 143' TERM
+touch "$here/begun"
+for i in {1..300}; do sleep 0.1; done
+EOS
+  "$study" --build "$fake/build" --parts nodes >said 2>&1 &
+  local pid=$! status=0
+  until [ -e begun ]; do sleep 0.05; done
+  kill "$pid"
+  wait "$pid" || status=$?
+  [ "$status" = 143 ] || fail "ended with $status"
+  for _ in {1..50}; do [ ! -e ended ] || break; sleep 0.1; done
+  [ -e ended ] || fail "what it had started continues"
+}
+
+RefusesNonsense() {
+  programs
+  run 2 --ranks 0
+  says "must be a whole number of at least 1, not '0'"
+  run 2 --parts node
+  says "must be of nodes, links, scaling, accuracy, not 'node'"
+  run 2 --hosts node1,node1
+  says "--hosts takes different names of hosts"
+  run 2 --hosts node1 --nodes 1,2
+  says '--nodes has 2, but there are 1 nodes: node1'
+  run 2 --nodes 1,3
+  says '--global-batch 128 cannot be divided among the 3 ranks of 3 nodes'
+  run 0 --hosts node1,node2,node3 --parts nodes --rounds 2 --out three  # which need not divide the batch
+  run 2 --hosts node1 --global-batch 7 --ranks 2
+  says '--global-batch 7 cannot be divided among the 2 ranks of 1 node'
+  run 2 --parts accuracy
+  says 'the part accuracy needs --seeds'
+  run 2 --seconds 0
+  says "must be a number above 0, not '0'"
+  run 2 --build "$here/nothing"
+  says 'there is no cifar_mpi_bench'
+  mkdir other
+  echo '{"format": "other"}' >other/raw.jsonl
+  run 2 --out other
+  says 'is not of a study of version 1'
+}
+
+"$1"
