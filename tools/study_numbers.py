@@ -70,6 +70,15 @@ def relative(values, better):
     return ratios
 
 
+def is_worse(ratios, margin):
+    """Whether all ratios are below 1 - margin, and together by more than their spread explains (t-test of their logarithms)."""
+    if len(ratios) < 2 or max(ratios) >= 1 - margin:
+        return False
+    logs = [-math.log(ratio) for ratio in ratios]
+    spread = statistics.stdev(logs)
+    return not spread or t_tail(statistics.mean(logs) / spread * math.sqrt(len(logs)), len(logs) - 1) < 0.01
+
+
 def judge_bits(lines, problems):
     """Nodes with one kernel plan must agree on every bit, and each with itself."""
     plans = defaultdict(lambda: defaultdict(set))
@@ -108,7 +117,7 @@ def judge_nodes(lines, problems, metrics):
             if not own:
                 continue
             nodes[node][name] = metrics[f"node {node}: {name}"] = {"unit": unit, **interval(own)}
-            if len(ratios[node]) > 1 and max(ratios[node]) < 1 - margin:
+            if is_worse(ratios[node], margin):
                 problems.append(f"{node} is {percent(1 - statistics.median(ratios[node]))} worse than the median of the other nodes in "
                                 f"{name} ({unit}), and worse in each of {len(ratios[node])} rounds.")
     return nodes

@@ -23,18 +23,18 @@ class FaultyCluster : public testing::Test {
     std::string hosts = "node1";
     for (int i = 2; i <= nodes; ++i) hosts += concat(",node", i);
     const std::string tools = CIFAR_MPI_SOURCE_ROOT "/tools/";
-    return run_command(
-        concat("command -v python3 >/dev/null || exit 77; exec ", tools, "shaped_nodes --rate 1gbit --nodes ",
-               nodes, " --once -- sh -c '", before, "; exec ", tools, "study --hosts ", hosts,
-               " --device cpu --threads 1 --rounds 2 --batch-size 8 --seconds 0.05 --sizes 4K ", options,
-               " --build ", folder_.path(), " --out ", folder_ / "study", "'"));
+    return run_command(concat("command -v python3 >/dev/null || exit 77; exec ", tools,
+                              "shaped_nodes --rate 1gbit --nodes ", nodes, " --once -- sh -c '", before,
+                              "; exec ", tools, "study --hosts ", hosts,
+                              " --device cpu --threads 1 --batch-size 8 --seconds 0.05 --sizes 4K ", options,
+                              " --build ", folder_.path(), " --out ", folder_ / "study", "'"));
   }
 
   TempDir folder_;
 };
 
 TEST_F(FaultyCluster, NodeWithAFlippedBitIsNamed) {
-  const Outcome outcome = study(3, "--parts nodes", "bit:0:5");
+  const Outcome outcome = study(3, "--parts nodes --rounds 2", "bit:0:5");
   if (outcome.code == 77) GTEST_SKIP() << outcome.output;
   EXPECT_EQ(outcome.code, 3) << outcome.output;
   EXPECT_EQ(count_lines_with(outcome.output, "node2 computes other bits than the other nodes"), 1)
@@ -43,7 +43,7 @@ TEST_F(FaultyCluster, NodeWithAFlippedBitIsNamed) {
 }
 
 TEST_F(FaultyCluster, SlowNodeIsNamed) {
-  const Outcome outcome = study(2, "--parts nodes", "slow:0:20");
+  const Outcome outcome = study(2, "--parts nodes --rounds 4", "slow:0:20");
   if (outcome.code == 77) GTEST_SKIP() << outcome.output;
   EXPECT_EQ(outcome.code, 3) << outcome.output;
   EXPECT_EQ(count_lines_with(outcome.output, "  node2 is "),
@@ -54,7 +54,7 @@ TEST_F(FaultyCluster, SlowNodeIsNamed) {
 
 TEST_F(FaultyCluster, SlowLinkIsNamed) {
   const Outcome outcome =
-      study(3, "--parts links", "none:0:0",
+      study(3, "--parts links --rounds 2", "none:0:0",
             "nsenter -t $(cat /run/node3.pid) -n tc qdisc change dev eth0 root tbf rate 200mbit burst "
             "256kb latency 20ms");
   if (outcome.code == 77) GTEST_SKIP() << outcome.output;

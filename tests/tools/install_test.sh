@@ -34,6 +34,12 @@ BringsWhatItsPagesAndJobFilesName() {
       [ -e "$(dirname "$page")/$link" ] || fail "$page links to $link, which is not installed"
     done < <(grep -oE '\]\([^):# ]+\.(md|svg)' "$page" | cut -c3-)
   done < <(find "$share" -name '*.md')
+  if command -v python3 >/dev/null; then
+    ends_with 0 env -u CIFAR_MPI_BIN "$share/tools/study" --nodes 1 --parts nodes --rounds 2 --seconds 0.01 --batch-size 2 --threads 1
+    grep -qF "$here/tree/bin/cifar_mpi_bench" study/raw.jsonl || fail "the study ran other programs: $(cat study/raw.jsonl)"
+    grep -q ':root {' study/study.html || fail "the page of the study has no style"
+    [ -x "$share/tools/study_energy.py" ] || fail "study_energy.py cannot be started"
+  fi
   for file in $(grep -ohE '\$root/(jobs|env)/[a-z_]+\.sh' "$share"/jobs/*.slurm "$share"/*/*.sh | sort -u); do
     [ -r "$share/${file#*/}" ] || fail "the job files source $file, which is not installed"
   done
