@@ -185,6 +185,12 @@ void check(const TrainConfig& config) {
   }
   check_nvls(config);
   check_trace(config.trace);
+  if (config.patience > 0 && config.eval_every == 0.0) {
+    refuse(
+        concat("--patience ", config.patience,
+               " counts evaluations, and without --eval-every there is only the last; give --eval-every as "
+               "well, the epochs between them"));
+  }
   if (config.keep_best && config.eval_every == 0.0) {
     refuse(
         "--keep-best chooses among evaluations, and without --eval-every there is only the last; give "

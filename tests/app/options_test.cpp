@@ -204,6 +204,8 @@ TEST_F(Programs, RefuseOptionsThatMakeNoSense) {
       {"--keep 0", "--keep"},
       {"--keep-every -1", "--keep-every"},
       {"--keep-best", "--keep-best chooses among evaluations"},
+      {"--patience 3", "--patience 3 counts evaluations"},
+      {"--patience -1", "--patience"},
       {"--checkpoint-every 0", "--checkpoint-every"},
       {"--threads -1", "--threads"},
       {"--seed -1", "--seed"},
