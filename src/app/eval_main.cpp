@@ -54,7 +54,8 @@ void report(const EvalOptions& options, const comm::World& world, const Log& log
   world.together([&] {
     if (world.rank() != 0 || options.predictions.empty()) return;
     const data::DatasetFile data(options.config.data);
-    app::write_predictions(options.predictions, checkpoint, found, data.read_labels(data::Split::test));
+    app::write_predictions(options.predictions, checkpoint, found, data.read_labels(data::Split::test),
+                           data.read_files(data::Split::test));
   });
   if (!options.json) return app::print_evaluation(log, checkpoint, found);
   if (world.rank() == 0) write_flushed(stdout, app::evaluation_json(checkpoint, found));
@@ -68,7 +69,8 @@ void keep(const Directory& run, const Log& log, const evaluation::Evaluation& ev
     return log.info(concat(file.path(), " is left as it is, because the classes have other names"));
   try {
     run::write_evaluation(file, evaluation.record);
-    log.info(concat("stored in ", file.path(), "; cifar_mpi_report ", run.path(), " shows it"));
+    log.info(concat("stored in ", file.path(), " with the list of misclassified images; cifar_mpi_report ",
+                    run.path(), " shows it"));
   } catch (const Error& reason) {
     log.warn(concat("the result is not stored: ", reason.what()));
   }

@@ -72,18 +72,52 @@ std::string confusions(const Evaluation& evaluation) {
   return text;
 }
 
+/// "image 17 (cats/3.png)"
+std::string name_of(const run::Mistakes& mistakes, std::size_t i) {
+  return concat("image ", mistakes.indices[i],
+                mistakes.files.empty() ? std::string() : concat(" (", mistakes.files[i], ')'));
+}
+
+/// The mistakes with the highest probabilities, which wrong labels cause, too.
+void print_mistakes(const Log& log, const Evaluation& evaluation) {
+  constexpr std::size_t kShown = 3;
+  const run::Mistakes& mistakes = evaluation.record.mistakes;
+  std::vector<std::size_t> order(mistakes.indices.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    return mistakes.probabilities[a] > mistakes.probabilities[b];
+  });
+  if (!order.empty()) log.info(concat(order.size(), " images misclassified, the most certain first:"));
+  for (std::size_t k = 0; k < std::min(kShown, order.size()); ++k) {
+    const std::size_t i = order[k];
+    log.info(fmt::format("  {:.4f}  {}: {} as {}", mistakes.probabilities[i], name_of(mistakes, i),
+                         evaluation.label_names[mistakes.labels[i]],
+                         evaluation.label_names[mistakes.predictions[i]]));
+  }
+}
+
+/// " in fp32 (the run evaluates in bf16)"
+std::string precision_text(const Evaluation& evaluation) {
+  const std::string& of_run = evaluation.run_precision;
+  const bool same = of_run.empty() || of_run == evaluation.precision;
+  return concat(
+      ", in ", evaluation.precision,
+      same ? std::string() : concat(" (the run evaluates in ", of_run, ": --precision ", of_run, ')'));
+}
+
 /// As RFC 4180 has it.
 std::string csv_field(const std::string& text) {
-  if (text.find_first_of(",\"") == std::string::npos) return text;
+  if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
   std::string quoted = "\"";
   for (const char c : text) quoted += c == '"' ? std::string("\"\"") : std::string(1, c);
   return quoted + "\"";
 }
 
-std::string predictions_csv(const Evaluation& evaluation, const std::vector<std::uint8_t>& labels) {
+std::string predictions_csv(const Evaluation& evaluation, const std::vector<std::uint8_t>& labels,
+                            const std::vector<std::string>& files) {
   std::string text = "index,label,class,predicted_label,predicted_class,probability";
   for (std::size_t j = 0; j < evaluation.label_names.size(); ++j) text += concat(",logit_", j);
-  text += '\n';
+  text += files.empty() ? "\n" : ",file\n";
   for (std::size_t i = 0; i < labels.size(); ++i) {
     const std::span<const float> logits = logits_of(evaluation, i);
     const Prediction found(logits);
@@ -91,13 +125,14 @@ std::string predictions_csv(const Evaluation& evaluation, const std::vector<std:
                         found.label, csv_field(evaluation.label_names[found.label]),
                         found.probabilities[found.label]);
     for (const float logit : logits) text += fmt::format(",{}", logit);
+    if (!files.empty()) text += concat(',', csv_field(files[i]));
     text += '\n';
   }
   return text;
 }
 
 void write_hdf5(const std::string& path, const EvaluatedCheckpoint& checkpoint, const Evaluation& evaluation,
-                const std::vector<std::uint8_t>& labels) {
+                const std::vector<std::uint8_t>& labels, const std::vector<std::string>& files) {
   std::vector<std::uint8_t> predictions;
   for (std::size_t i = 0; i < labels.size(); ++i)
     predictions.push_back(static_cast<std::uint8_t>(Prediction(logits_of(evaluation, i)).label));
@@ -111,6 +146,7 @@ void write_hdf5(const std::string& path, const EvaluatedCheckpoint& checkpoint, 
   file.write("/labels", {labels.size()}, labels);
   file.write("/predictions", {labels.size()}, predictions);
   file.write("/logits", {labels.size(), evaluation.label_names.size()}, evaluation.logits);
+  if (!files.empty()) file.write_strings("/files", files);
   file.save(path);
 }
 
@@ -119,7 +155,8 @@ void write_hdf5(const std::string& path, const EvaluatedCheckpoint& checkpoint, 
 void print_evaluation(const Log& log, const EvaluatedCheckpoint& checkpoint, const Evaluation& evaluation) {
   const evaluation::Accuracy& accuracy = evaluation.accuracy;
   log.info(concat(checkpoint.path, ": step ", evaluation.step, ", ", accuracy.count(),
-                  " test images, cross-entropy ", fmt::format("{:.4f}", accuracy.cross_entropy)));
+                  " test images, cross-entropy ", fmt::format("{:.4f}", accuracy.cross_entropy),
+                  precision_text(evaluation)));
   for (std::size_t c = 0; c < accuracy.classes.size(); ++c) {
     const auto [correct, count] = accuracy.classes[c];
     const double share = count == 0 ? 0.0 : static_cast<double>(correct) / static_cast<double>(count);
@@ -127,6 +164,7 @@ void print_evaluation(const Log& log, const EvaluatedCheckpoint& checkpoint, con
   }
   if (const std::string confused = confusions(evaluation); !confused.empty())
     log.info("most often confused: " + confused);
+  print_mistakes(log, evaluation);
   log.info(fmt::format("precision @ 1 = {:.4f}", accuracy.precision_at_1()));
 }
 
@@ -159,8 +197,8 @@ std::string evaluation_json(const EvaluatedCheckpoint& checkpoint, const Evaluat
         std::span(accuracy.confusion).subspan(c * accuracy.classes.size(), accuracy.classes.size());
     rows.push_back(json_list(row, [](std::uint64_t count) { return std::to_string(count); }));
   }
-  return concat(json_head(checkpoint, evaluation), ",\"images\":", accuracy.count(),
-                ",\"correct\":", accuracy.correct(),
+  return concat(json_head(checkpoint, evaluation), ",\"precision\":", report::json_text(evaluation.precision),
+                ",\"images\":", accuracy.count(), ",\"correct\":", accuracy.correct(),
                 ",\"precision_at_1\":", report::json_number(accuracy.precision_at_1()),
                 ",\"cross_entropy\":", report::json_number(accuracy.cross_entropy),
                 ",\"confusion\":", json_list(rows, [](const std::string& row) { return row; }), "}\n");
@@ -192,9 +230,10 @@ void check_predictions_file(const std::string& path, bool force) {
 }
 
 void write_predictions(const std::string& path, const EvaluatedCheckpoint& checkpoint,
-                       const Evaluation& evaluation, const std::vector<std::uint8_t>& labels) {
-  if (path.ends_with(".h5")) return write_hdf5(path, checkpoint, evaluation, labels);
-  const std::string text = predictions_csv(evaluation, labels);
+                       const Evaluation& evaluation, const std::vector<std::uint8_t>& labels,
+                       const std::vector<std::string>& files) {
+  if (path.ends_with(".h5")) return write_hdf5(path, checkpoint, evaluation, labels, files);
+  const std::string text = predictions_csv(evaluation, labels, files);
   write_atomically(path, std::as_bytes(std::span(text)));
 }
 

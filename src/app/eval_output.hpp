@@ -36,8 +36,10 @@ std::string predictions_json(const EvaluatedCheckpoint& checkpoint, const Predic
 
 /// Throws Error{usage} unless the name ends with .csv or .h5; then as prepare_output.
 void check_predictions_file(const std::string& path, bool force);
-/// Writes the predictions of a whole split, with these labels, as CSV or HDF5. Throws Error{io}.
+/// Writes the predictions of a whole split as CSV or HDF5, with the label and the file of each image; `files` may be empty.
+/// Throws Error{io}.
 void write_predictions(const std::string& path, const EvaluatedCheckpoint& checkpoint,
-                       const evaluation::Evaluation& evaluation, const std::vector<std::uint8_t>& labels);
+                       const evaluation::Evaluation& evaluation, const std::vector<std::uint8_t>& labels,
+                       const std::vector<std::string>& files);
 
 }  // namespace cifar_mpi::app

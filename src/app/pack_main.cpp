@@ -58,6 +58,7 @@ void keep_first(data::Samples& samples, std::uint64_t count, std::size_t image_b
   count = std::min<std::uint64_t>(count, samples.labels.size());
   samples.labels.resize(count);
   samples.images.resize(count * image_bytes);
+  if (!samples.files.empty()) samples.files.resize(count);
 }
 
 void limit(Loaded& set, const PackOptions& options) {
@@ -135,7 +136,7 @@ Loaded load_folder(const PackOptions& options) {
   left_out.others(train);
   data::ImageFolder test;
   if (options.test_dir.empty()) {
-    test = data::split_off(train, options.test_share);
+    test = data::split_off(train, options.test_share, options.stratify);
   } else {
     test = data::list_image_folder(options.test_dir);
     left_out.others(test);
@@ -146,7 +147,8 @@ Loaded load_folder(const PackOptions& options) {
   set.info.label_names = train.classes;
   set.info.source =
       concat("folders of images, the centre square of each averaged; test split ",
-             options.test_dir.empty() ? concat("by a hash of the paths, share ", options.test_share)
+             options.test_dir.empty() ? concat("by a hash of the paths, share ", options.test_share,
+                                               options.stratify ? " of each class" : "")
                                       : "from a folder of its own");
   if (options.limit > 0 && options.limit < train.images.size()) {
     train.images.resize(options.limit);
@@ -187,6 +189,21 @@ Loaded load(const PackOptions& options) {
   return load_cifar(options);
 }
 
+/// Of such a class no accuracy is measured.
+void warn_of_untested(const Loaded& set) {
+  constexpr std::size_t kShown = 5;
+  std::string names;
+  std::size_t count = 0;
+  for (std::size_t label = 0; label < set.info.label_names.size(); ++label) {
+    const std::vector<std::uint8_t>& labels = set.test.labels;
+    if (std::find(labels.begin(), labels.end(), static_cast<std::uint8_t>(label)) != labels.end()) continue;
+    if (count++ < kShown) names += concat(count > 1 ? ", " : "", set.info.label_names[label]);
+  }
+  if (count == 0) return;
+  if (count > kShown) names += concat(" and ", count - kShown, " more");
+  Log().warn(concat(count, count == 1 ? " class has" : " classes have", " no test image: ", names));
+}
+
 void pack(const PackOptions& options) {
   const double start = steady_seconds();
   app::prepare_output(options.out, options.force);
@@ -202,6 +219,7 @@ void pack(const PackOptions& options) {
              " test images of ", to_string(set.info.image), " in ", set.info.classes(),
              " classes, written in ", fmt::format("{:.1f} s", steady_seconds() - start));
   std::puts(line.c_str());
+  warn_of_untested(set);
   const data::AugmentSpec crop;
   if (set.info.image.height < crop.crop_height || set.info.image.width < crop.crop_width)
     Log().warn(concat("smaller than the ", crop.crop_height, "x", crop.crop_width,

@@ -42,11 +42,15 @@ void add_folder_options(CLI::App& app, CLI::Option_group& sources, PackOptions& 
   auto* share = app.add_option("--test-share", options.test_share,
                                "Share of --from-folder for the test split, by path hash");
   share->capture_default_str()->type_name("FLOAT")->check(number(0.001, 0.9))->needs(folder);
+  auto* stratify = app.add_flag("--stratify", options.stratify,
+                                "Take --test-share of each class; added images may move others");
+  stratify->needs(folder);
   app.add_option("--test-folder", options.test_dir, "Separate folder of test images with the same classes")
       ->type_name("DIR")
       ->check(not_empty())
       ->needs(folder)
-      ->excludes(share);
+      ->excludes(share)
+      ->excludes(stratify);
   app.add_flag("--skip-unreadable", options.skip_unreadable,
                "Skip unreadable images of --from-folder with a warning")
       ->needs(folder);

@@ -16,7 +16,8 @@ struct PackOptions {
   std::string image_dir;
   int size = 0;
   double test_share = 0.1;
-  std::string test_dir;  ///< empty: split by `test_share`
+  bool stratify = false;  ///< takes `test_share` of each class
+  std::string test_dir;   ///< empty: split by `test_share`
   bool skip_unreadable = false;
   std::uint64_t synthetic = 0;
   std::string out;

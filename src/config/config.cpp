@@ -180,17 +180,15 @@ void check(const TrainConfig& config) {
   if (config.optimizer.kind == optim::OptimizerKind::muon && config.update == comm::UpdateKind::server) {
     refuse(
         "--optimizer muon cannot be combined with --update server: muon needs whole matrices, but a server "
-        "may "
-        "hold only a part of one; give --update all-reduce or another --optimizer");
+        "may hold only a part of one; give --update all-reduce or another --optimizer");
   }
   check_nvls(config);
   check_trace(config.trace);
-  if (config.keep_best && config.eval_every == 0.0) {
-    refuse(
-        "--keep-best needs several evaluations to choose from, but without --eval-every there is only one; "
-        "set "
-        "--eval-every, the epochs between evaluations");
-  }
+  const std::string needs =
+      " needs several evaluations, but without --eval-every there is only one; set --eval-every, the epochs "
+      "between evaluations";
+  if (config.eval_every == 0.0 && config.patience > 0) refuse("--patience" + needs);
+  if (config.eval_every == 0.0 && config.keep_best) refuse("--keep-best" + needs);
 }
 
 Sizes resolve_sizes(const TrainConfig& config, int all_ranks, const data::DatasetInfo& dataset) {

@@ -353,6 +353,8 @@ Rows report_rows() {
       Row("--trace", "Steps to trace for ui.perfetto.dev, such as 1000-1009", trace_window(&C::trace)),
       Row("--eval-every", "Epochs between evaluations on the test set; end: only one",
           number(in(&C::eval_every), between(0.0, kMany))).daily().word("end"),
+      Row("--patience", "Evaluations without a better accuracy that end the run",
+          number(in(&C::patience), at_least(0))).word("off"),
       Row("--checkpoint-every", "Steps between checkpoints", number(in(&C::checkpoint_every), at_least(1))),
       Row("--checkpoint-minutes", "Longest time between checkpoints",
           number(in(&C::checkpoint_minutes), between(0.0, kMany))).word("never"),

@@ -148,6 +148,11 @@ void write_split(hdf5::Writer& file, Split split, const DatasetInfo& info, const
   file.write(labels, {samples.labels.size()}, samples.labels);
   file.attribute(labels, "dims", "[sample]");
   file.attribute(labels, "content", "class of each image, an index into /label_names");
+  if (samples.files.empty()) return;
+  const std::string files = group_of(split) + "/files";
+  file.write_strings(files, samples.files);
+  file.attribute(files, "dims", "[sample]");
+  file.attribute(files, "content", "file of each image, a path below the folder that was packed");
 }
 
 void check_samples(const std::string& path, Split split, const DatasetInfo& info, const Samples& samples) {
@@ -156,6 +161,10 @@ void check_samples(const std::string& path, Split split, const DatasetInfo& info
     throw Error(ErrorKind::data,
                 concat("cannot write '", path, "': ", labels, " labels of ", group_of(split), " come with ",
                        samples.images.size(), " image bytes, expected ", info.image.count(), " per label"));
+  }
+  if (!samples.files.empty() && samples.files.size() != labels) {
+    throw Error(ErrorKind::data, concat("cannot write '", path, "': ", labels, " labels of ", group_of(split),
+                                        " come with ", samples.files.size(), " names of files"));
   }
   const std::size_t bad = first_bad_label(samples.labels, info.classes());
   if (bad != labels) {
@@ -188,6 +197,15 @@ Samples DatasetFile::read(Split split, Shard part) const {
 
 std::vector<std::uint8_t> DatasetFile::read_labels(Split split) const {
   return read_labels(split, {0, info_.count(split)});
+}
+
+std::vector<std::string> DatasetFile::read_files(Split split) const {
+  const std::string object = group_of(split) + "/files";
+  if (!open_->reader.has(object)) return {};
+  std::vector<std::string> files = open_->reader.read_strings(object, info_.count(split));
+  if (files.size() == info_.count(split)) return files;
+  fail(path_, concat(object, " names ", files.size(), " files, but ", group_of(split), "/images has ",
+                     info_.count(split), " images"));
 }
 
 std::vector<std::uint8_t> DatasetFile::read_labels(Split split, Shard part) const {

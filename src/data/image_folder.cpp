@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cmath>
 #include <cstddef>
 #include <filesystem>
 #include <span>
@@ -94,6 +95,9 @@ void list_class(ImageFolder& folder, std::size_t label) {
         waiting.push_back(entry.path().string());
       } else if (has_image_name(entry.path())) {
         const std::string path = below(folder.root, entry.path().string());
+        if (path.size() > kLongestPath)
+          fail(concat("the path of '", entry.path().string(), "' has more than ", kLongestPath,
+                      " bytes below '", folder.root, "'; rename its folders"));
         folder.images.push_back(
             {path, hash_bytes(std::as_bytes(std::span(path))), static_cast<std::uint8_t>(label)});
       } else {
@@ -153,7 +157,7 @@ ImageFolder list_image_folder(const std::string& root) {
   return folder;
 }
 
-ImageFolder split_off(ImageFolder& folder, double share) {
+ImageFolder split_off(ImageFolder& folder, double share, bool stratify) {
   ImageFolder taken;
   taken.root = folder.root;
   taken.classes = folder.classes;
@@ -168,8 +172,10 @@ ImageFolder split_off(ImageFolder& folder, double share) {
     ++counts[image.label].all;
     counts[image.label].test += drawn(image) ? 1 : 0;
   }
-  for (Count& count : counts)
+  for (Count& count : counts) {
+    if (stratify) count.test = static_cast<std::size_t>(std::lround(share * static_cast<double>(count.all)));
     count.test = count.all < 2 ? 0 : std::clamp(count.test, std::size_t{1}, count.all - 1);
+  }
   std::vector<ListedImage> kept;
   for (ListedImage& image : folder.images) {  // by `order`, so that the drawn ones come first
     Count& count = counts[image.label];
@@ -207,6 +213,7 @@ Samples read_images(const ImageFolder& folder, int size, const ReadEvents& event
       const std::span<std::uint8_t> all(samples.images);
       average_centre_square(picture, size, all.subspan(samples.labels.size() * image_bytes, image_bytes));
       samples.labels.push_back(image.label);
+      samples.files.push_back(image.path);
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::data) throw;  // not an error of the file
       if (!events.unreadable) {

@@ -128,6 +128,7 @@ struct LoadedNetwork {
   std::optional<lower::Tower> tower;
   std::optional<engine::Arena> arena;
   Buffer params;
+  engine::Precision precision;
 
   LoadedNetwork(const EvaluationConfig& config, const Network& network,
                 const std::vector<run::NamedTensor>& tensors, const comm::World& world,
@@ -135,8 +136,8 @@ struct LoadedNetwork {
     backend = make_platform({config.threads > 0 ? config.threads : world.fair_threads(),
                              world.oversubscribed(), world.node_rank(), world.node_size(), true})
                   .backend;  // ranks that exchange nothing may share
-    tower.emplace(*backend, engine::TowerSpec{&network.net, &network.params, config.batch_size,
-                                              backend->resolve(config.precision)});
+    precision = backend->resolve(config.precision);
+    tower.emplace(*backend, engine::TowerSpec{&network.net, &network.params, config.batch_size, precision});
     arena.emplace([this](std::size_t bytes) { return backend->allocate(bytes); });
     params = backend->allocate(tower->layout().floats * sizeof(float));
     import_block(*backend, *tower, tensors, params);
@@ -224,6 +225,8 @@ Evaluation evaluate_checkpoint(const EvaluationConfig& config, run::Checkpoint c
     recorded = recorded_network(checkpoint, path);
     tensors = take_tensors(config, checkpoint, network, path);
     result.step = checkpoint.progress.step;
+    if (const std::string* const precision = find_item(checkpoint.progress.resolved, "precision"))
+      result.run_precision = *precision;
     result.label_names = file->info().label_names;
     result.doubts = doubts(checkpoint, file->info(), path, config.data);
     result.doubts.insert(result.doubts.end(), recorded.assumed.begin(), recorded.assumed.end());
@@ -241,6 +244,7 @@ Evaluation evaluate_checkpoint(const EvaluationConfig& config, run::Checkpoint c
                       config.batch_size, loaded->params.as<const float>(), engine::RunnerKind::automatic,
                       config.keep_logits);
   });
+  result.precision = to_string(loaded->precision);
   evaluator->show_in(heart.progress);
   heart.activity = comm::Activity::evaluating;
   result.accuracy = evaluator->run();
@@ -269,6 +273,8 @@ Evaluation classify_images(const EvaluationConfig& config, run::Checkpoint check
               .accuracy = {},
               .record = {},
               .logits = {},
+              .precision = {},
+              .run_precision = {},
               .doubts = recorded.assumed};
     const auto count = images.size() / static_cast<std::size_t>(network.augment.source.count());
     const data::Samples unlabelled{std::move(images), std::vector<std::uint8_t>(count, 255)};

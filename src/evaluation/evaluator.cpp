@@ -1,6 +1,7 @@
 #include "cifar_mpi/evaluation/evaluator.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <numeric>
 
@@ -20,6 +21,14 @@ std::uint64_t fingerprint_within(const data::Samples& slab, std::uint64_t first,
   return data::fingerprint(
       std::span(slab.images).subspan((begin - first) * image_bytes, (end - begin) * image_bytes),
       std::span(slab.labels).subspan(begin - first, end - begin), begin);
+}
+
+/// Of the class with the largest logit.
+float probability_of(std::span<const float> logits, std::size_t largest) {
+  double sum = 0.0;
+  for (const float logit : logits)
+    sum += std::exp(static_cast<double>(logit) - static_cast<double>(logits[largest]));
+  return static_cast<float>(1.0 / sum);
 }
 
 }  // namespace
@@ -79,7 +88,9 @@ Evaluator::Evaluator(engine::Backend& backend, const comm::World& world, const d
       world_(world),
       classes_(static_cast<std::size_t>(file.info().classes())),
       label_names_(file.info().label_names),
-      image_(file.info().image) {}
+      image_(file.info().image) {
+  if (world.rank() == 0) files_ = file.read_files(data::Split::test);
+}
 
 Evaluator::Evaluator(engine::Backend& backend, const lower::Tower& tower, engine::Arena& arena,
                      const comm::World& world, const data::DatasetFile& file, data::Shard part,
@@ -108,8 +119,8 @@ void Evaluator::plan(const lower::Tower& tower, engine::Arena& arena, const data
   cursor_ = backend_.allocate(sizeof(std::uint64_t));
   predictions_ = backend_.allocate(static_cast<std::size_t>(batch));
   loss_sum_ = backend_.allocate(sizeof(float));
-  if (keeps_logits)
-    batch_logits_ = backend_.allocate(static_cast<std::size_t>(batch) * classes_ * sizeof(float));
+  keeps_logits_ = keeps_logits;
+  batch_logits_ = backend_.allocate(static_cast<std::size_t>(batch) * classes_ * sizeof(float));
 
   engine::EvaluateBinding binding;
   binding.params = params;
@@ -120,7 +131,7 @@ void Evaluator::plan(const lower::Tower& tower, engine::Arena& arena, const data
   binding.cursor = cursor_.as<std::uint64_t>();
   binding.predictions = predictions_.as<std::uint8_t>();
   binding.loss_sum = loss_sum_.as<float>();
-  if (keeps_logits) binding.logits = batch_logits_.as<float>();
+  binding.logits = batch_logits_.as<float>();
   arena.rewind();
   engine::StepProgram program("evaluate");
   for (engine::Task& task : tower.evaluate_tasks(binding, arena))
@@ -137,6 +148,7 @@ Accuracy Evaluator::run() {
   std::vector<std::uint8_t> predictions(static_cast<std::size_t>(batch_));
   std::vector<float> logits(batch_logits_.size() / sizeof(float));
   predicted_.clear();
+  probabilities_.clear();
   logits_.clear();
   for (std::size_t at = 0; at < labels_.size(); at += predictions.size()) {
     runner_->replay();
@@ -146,11 +158,13 @@ Accuracy Evaluator::run() {
     backend_.copy(reinterpret_cast<std::byte*>(&loss), loss_sum_.data(), sizeof loss);
     sums.back() += static_cast<double>(loss);
     const std::size_t n = std::min(predictions.size(), labels_.size() - at);
+    backend_.copy(reinterpret_cast<std::byte*>(logits.data()), batch_logits_.data(), batch_logits_.size());
     for (std::size_t i = 0; i < n; ++i) {
       if (labels_[at + i] < classes_) sums[labels_[at + i] * classes_ + predictions[i]] += 1.0;
+      probabilities_.push_back(
+          probability_of(std::span(logits).subspan(i * classes_, classes_), predictions[i]));
     }
-    if (!logits.empty()) {
-      backend_.copy(reinterpret_cast<std::byte*>(logits.data()), batch_logits_.data(), batch_logits_.size());
+    if (keeps_logits_) {
       logits_.insert(logits_.end(), logits.begin(),
                      logits.begin() + static_cast<std::ptrdiff_t>(n * classes_));
     }
@@ -190,7 +204,9 @@ run::EvaluationFile Evaluator::record(const Accuracy& accuracy) const {
                   image.size());
     return image;
   };
-  gather_wrong_images(world_, {first_, labels_, predicted_}, image_, pixels, file);
+  const Predictions mine{first_, labels_, predicted_, probabilities_};
+  gather_wrong_images(world_, mine, image_, pixels, file);
+  file.mistakes = gather_mistakes(world_, mine, files_);
   return file;
 }
 

@@ -1,6 +1,7 @@
 #include "evaluation/wrong_images.hpp"
 
 #include <algorithm>
+#include <cstring>
 #include <tuple>
 
 #include "cifar_mpi/base/hash.hpp"
@@ -101,6 +102,33 @@ void gather_wrong_images(const comm::World& world, const Predictions& mine, cons
   }
   world.sum(all);
   file.images.assign(all.begin(), all.end());
+}
+
+run::Mistakes gather_mistakes(const comm::World& world, const Predictions& mine,
+                              const std::vector<std::string>& files) {
+  struct Mistake {
+    std::uint64_t index;
+    float probability;
+    std::uint8_t label, prediction;
+  };
+  std::vector<Mistake> own;
+  for (std::size_t i = 0; i < mine.labels.size(); ++i) {
+    if (mine.labels[i] != mine.predictions[i])
+      own.push_back({mine.first + i, mine.probabilities[i], mine.labels[i], mine.predictions[i]});
+  }
+  run::Mistakes all;
+  for (const std::vector<std::byte>& part : world.collect(std::as_bytes(std::span(own)))) {
+    std::vector<Mistake> theirs(part.size() / sizeof(Mistake));
+    std::memcpy(theirs.data(), part.data(), theirs.size() * sizeof(Mistake));
+    for (const Mistake& mistake : theirs) {
+      all.indices.push_back(mistake.index);
+      all.labels.push_back(mistake.label);
+      all.predictions.push_back(mistake.prediction);
+      all.probabilities.push_back(mistake.probability);
+      if (!files.empty()) all.files.push_back(files[mistake.index]);
+    }
+  }
+  return all;
 }
 
 }  // namespace cifar_mpi::evaluation

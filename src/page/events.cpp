@@ -33,7 +33,7 @@ std::string sentence(const RunEvent& event) {
     case RunEventKind::fault:
       return event.text;
     case RunEventKind::end:
-      return "done";
+      return event.text.empty() ? "done" : "done early: " + event.text;
     default:
       break;
   }

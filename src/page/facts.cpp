@@ -38,21 +38,20 @@ std::string accuracy_text(const std::vector<report::EvaluationReport>& evaluatio
   return text;
 }
 
-/// Of the last start; 0: unknown.
-int ranks_of(const Run& run) {
-  int ranks = run.checkpoint ? run.checkpoint->provenance.ranks : 0;
-  for (const report::RunEvent& event : run.metrics.events) ranks = event.ranks > 0 ? event.ranks : ranks;
-  return ranks;
-}
-
 std::string speed_text(const Run& run) {
   std::string text = concat(whole(recent_speed(run)), " images/s");
-  const int ranks = ranks_of(run);
+  const int ranks = rank_count(run);
   if (ranks > 0) text += concat(" over ", ranks, ranks == 1 ? " rank" : " ranks");
   return text + concat("; ", duration(run.seconds.back()), " of training");
 }
 
 }  // namespace
+
+int rank_count(const Run& run) {
+  int ranks = run.checkpoint ? run.checkpoint->provenance.ranks : 0;
+  for (const report::RunEvent& event : run.metrics.events) ranks = event.ranks > 0 ? event.ranks : ranks;
+  return ranks;
+}
 
 Facts key_facts(const Run& run) {
   Facts facts{{"state", run.state_text}};
@@ -101,7 +100,7 @@ std::string headline(const Run& run) {
     const std::string* const model = find_item(run.checkpoint->progress.identity, "model");
     add(model == nullptr ? std::string() : *model);
   }
-  if (const int ranks = ranks_of(run); ranks > 0) add(concat(ranks, ranks == 1 ? " rank" : " ranks"));
+  if (const int ranks = rank_count(run); ranks > 0) add(concat(ranks, ranks == 1 ? " rank" : " ranks"));
   if (run.checkpoint) {
     add(run.checkpoint->provenance.precision);
     add(run.checkpoint->provenance.backend);

@@ -138,6 +138,7 @@ std::string page_html(const std::vector<Run>& runs, const std::string& path) {
   for (std::size_t i = 1; i < runs.size(); ++i) title += " and " + runs[i].name;
   const Charts charts = charts_html(curves(runs));
   std::string body = concat("<header><h1>", html(title), "</h1></header><main>\n");
+  body += comparison_html(compare(runs));
   body += for_each_run(runs, "state", "Status", state_html);
   body += for_each_run(runs, "problems", "What could not be read", problems_html);
   body += for_each_run(runs, "verdict", "Utilization of the ranks",

@@ -57,6 +57,7 @@ void report_runs(const ReportRequest& request, const Log& log) {
   for (Run& run : runs) run.verdict = verdict_of(run, baseline ? &*baseline : nullptr);
   name_runs(runs);
   for (const Run& run : runs) tell(run, runs.size() > 1, log);
+  for (const std::string& line : comparison_lines(compare(runs))) log.info(line);
   for (const std::string& line : forecast) log.info(line);
   const std::string text = page_html(runs, page.path());
   write_atomically(page, std::as_bytes(std::span(text)));

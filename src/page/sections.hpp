@@ -51,6 +51,19 @@ using Facts = std::vector<std::pair<std::string, std::string>>;  ///< a name and
 /// Progress, accuracy and speed; the first part of the text and of the page.
 Facts key_facts(const Run& run);
 
+/// Of the last start; 0: unknown.
+int rank_count(const Run& run);
+
+/// A table of runs: the options in which they differ, and their results. Empty unless there are several.
+struct Comparison {
+  std::vector<std::string> head;
+  std::vector<std::vector<std::string>> rows;  ///< as long as the head
+  std::size_t more_options = 0;                ///< that differ, too
+};
+Comparison compare(const std::vector<Run>& runs);
+std::vector<std::string> comparison_lines(const Comparison& table);
+std::string comparison_html(const Comparison& table);
+
 /// The most important facts for tiles: a name and a figure.
 Facts tiles_of(const Run& run);
 

@@ -6,6 +6,19 @@
 #include "page/text.hpp"
 
 namespace cifar_mpi::page {
+namespace {
+
+/// " (cats/3.png)" if the file of this image of the test split is known.
+std::string file_of(const run::Mistakes& mistakes, std::uint64_t index) {
+  constexpr std::size_t kMost = 200;
+  const auto at = std::lower_bound(mistakes.indices.begin(), mistakes.indices.end(), index);
+  if (mistakes.files.empty() || at == mistakes.indices.end() || *at != index) return {};
+  return concat(
+      " (", shortened(mistakes.files[static_cast<std::size_t>(at - mistakes.indices.begin())], kMost), ')');
+}
+
+}  // namespace
+
 std::string wrong_images_html(const Run& run) {
   if (!run.evaluation || run.evaluation->labels.empty() || run.evaluation->image.count() == 0) return {};
   const run::EvaluationFile& evaluation = *run.evaluation;
@@ -17,13 +30,16 @@ std::string wrong_images_html(const Run& run) {
                       taken = shortened(evaluation.label_names[evaluation.predictions[i]], 60);
     const std::string words = html(concat(label, ", predicted as ", taken));
     items += concat("<li><img class=\"pixels\" alt=\"", words, "\" title=\"", words, ", test image ",
-                    evaluation.indices[i], "\" width=\"72\" height=\"72\" src=\"",
-                    bitmap_of(pixels, evaluation.image).address(), "\"><span>", html(label), "<br>→\u00a0<b>",
-                    html(taken), "</b></span></li>");
+                    evaluation.indices[i], html(file_of(evaluation.mistakes, evaluation.indices[i])),
+                    "\" width=\"72\" height=\"72\" src=\"", bitmap_of(pixels, evaluation.image).address(),
+                    "\"><span>", html(label), "<br>→\u00a0<b>", html(taken), "</b></span></li>");
   }
+  const std::size_t all = evaluation.mistakes.indices.size();
   return concat("<p class=\"note\">Some test images that step ", evaluation.step, " misclassified (",
                 evaluation.weights == "raw" ? "weights" : "averaged weights",
-                "), chosen by a hash: true class → predicted class.</p><ul class=\"wrong\">", items, "</ul>");
+                "), chosen by a hash: true class → predicted class.",
+                all > 0 ? concat(" evaluation.h5 lists all ", all, ".") : std::string(),
+                "</p><ul class=\"wrong\">", items, "</ul>");
 }
 
 std::string input_images_html(const Run& run) {

@@ -47,8 +47,9 @@ std::string slowest(const StepReport& r) {
 }
 
 /// The parts after the bar, in order.
-enum Place { kStep, kEpoch, kLoss, kCurve, kSpeed, kSlowest, kLeft, kPlaces };
-constexpr std::array<Place, kPlaces> kByWeight = {kStep, kLeft, kLoss, kSpeed, kCurve, kEpoch, kSlowest};
+enum Place { kStep, kEpoch, kLoss, kCurve, kTest, kSpeed, kSlowest, kLeft, kPlaces };
+constexpr std::array<Place, kPlaces> kByWeight = {kStep,  kLeft,  kLoss, kSpeed,
+                                                  kCurve, kEpoch, kTest, kSlowest};
 
 std::array<Part, kPlaces> parts_of(const StepReport& r, const Sparkline& loss, bool utf8) {
   std::array<Part, kPlaces> parts;
@@ -57,6 +58,7 @@ std::array<Part, kPlaces> parts_of(const StepReport& r, const Sparkline& loss, b
   parts[kLoss] = ascii(fmt::format("  loss {:.2f}", r.cross_entropy + r.decay_term));
   const auto characters = static_cast<int>(loss.text(kSparklineColumns, false).size());
   if (characters > 1) parts[kCurve] = {' ' + loss.text(kSparklineColumns, utf8), characters + 1};
+  if (r.test_accuracy >= 0.0) parts[kTest] = ascii(fmt::format("  test {:.1f} %", 100.0 * r.test_accuracy));
   parts[kSpeed] = ascii(fmt::format("  {:.0f} images/s", r.images_per_second));
   parts[kSlowest] = ascii(slowest(r));
   parts[kLeft] = ascii(concat("  ", left(r)));
@@ -69,7 +71,7 @@ std::string log_line(const StepReport& r, const std::string& time) {
   return concat(time, ": step ", r.step,
                 fmt::format(", loss = {:.2f} ({:.1f} examples/sec; {:.3f} sec/batch; ",
                             r.cross_entropy + r.decay_term, r.images_per_second, r.seconds_per_step),
-                left(r), ")");
+                left(r), fmt::format("; epoch {:.2f})", r.epoch));
 }
 
 void Sparkline::add(double value) {

@@ -46,7 +46,7 @@ void StepReporter::announce_rate(std::uint64_t step) {
   // On a slope the rate changes every step: the log reports only the two ends, metrics.jsonl the rate in
   // every line.
   const bool sliding = schedule_.on_slope(step) && announced_rate_ >= 0.0;
-  if (!sliding) out_.view.event(concat("learning rate: ", rate, " from step ", step + 1));
+  if (!sliding && step > 0) out_.view.event(concat("learning rate: ", rate, " from step ", step + 1));
   announced_rate_ = rate;
 }
 
@@ -59,6 +59,7 @@ void StepReporter::report(std::uint64_t end, const Done& done, const engine::Ste
   r.cross_entropy = record.cross_entropy;
   r.decay_term = record.decay_term;
   r.train_accuracy = record.correct / record.samples;
+  r.test_accuracy = test_accuracy_;
   r.learning_rate = schedule_.rate(end - 1);
   r.gradient_norm = record.gradient_norm;
   const auto steps = static_cast<double>(r.step - interval_step_);

@@ -35,7 +35,8 @@ struct StepOutputs {
 };
 
 /// Reports steps to the log, metrics.jsonl and TensorBoard: a line every few steps with the mean speed since
-/// the last one, each change of the learning rate except on a slope, and slow ranks.
+/// the last one, each change of the learning rate except on a slope, and slow ranks. The rate of the first step of a run is in
+/// the line of its schedule.
 ///
 /// A step counts as done from the moment at which this is known, not from the reading of its record, which is
 /// later. Every rank has a reporter; only rank 0's writes.
@@ -58,6 +59,8 @@ class StepReporter {
 
   /// Starts an interval after `completed` steps: at the start, and after a pause that does not count as time of steps.
   void begin_interval(std::uint64_t completed);
+  /// For the lines from here on.
+  void note_test_accuracy(double accuracy) { test_accuracy_ = accuracy; }
   /// This replay is done.
   Done note_done(const engine::Replay& replay) const;
   /// The record of that replay; in order.
@@ -81,6 +84,7 @@ class StepReporter {
   Pushes pushes_;
   double interval_communicated_ = 0.0;
   double announced_rate_ = -1.0;
+  double test_accuracy_ = -1.0;
   double started_ = -1.0;
   double interval_started_ = 0.0;
   std::uint64_t interval_step_ = 0;  ///< completed steps when the interval began

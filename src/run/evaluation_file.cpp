@@ -29,6 +29,38 @@ void require_sound(const EvaluationFile& e, const hdf5::Dims& confusion, const h
   require(std::all_of(e.labels.begin(), e.labels.end(), a_class) &&
               std::all_of(e.predictions.begin(), e.predictions.end(), a_class),
           "its /wrong names a class that it does not have");
+  const Mistakes& all = e.mistakes;
+  const std::size_t m = all.indices.size();
+  require(all.labels.size() == m && all.predictions.size() == m && all.probabilities.size() == m &&
+              (all.files.empty() || all.files.size() == m),
+          "the data sets of its /mistakes differ in length");
+  require(std::all_of(all.labels.begin(), all.labels.end(), a_class) &&
+              std::all_of(all.predictions.begin(), all.predictions.end(), a_class),
+          "its /mistakes names a class that it does not have");
+  require(std::is_sorted(all.indices.begin(), all.indices.end()), "its /mistakes are not in order");
+}
+
+void write(hdf5::Writer& file, const Mistakes& mistakes) {
+  const auto put = [&](const char* object, const auto& values) {
+    file.write(object, {values.size()}, values);
+  };
+  put("/mistakes/indices", mistakes.indices);
+  put("/mistakes/labels", mistakes.labels);
+  put("/mistakes/predictions", mistakes.predictions);
+  put("/mistakes/probabilities", mistakes.probabilities);
+  if (!mistakes.files.empty()) file.write_strings("/mistakes/files", mistakes.files);
+}
+
+Mistakes read_mistakes(const hdf5::Reader& file) {
+  Mistakes mistakes;
+  if (!file.has("/mistakes")) return mistakes;
+  mistakes.indices = file.read<std::uint64_t>("/mistakes/indices");
+  mistakes.labels = file.read<std::uint8_t>("/mistakes/labels");
+  mistakes.predictions = file.read<std::uint8_t>("/mistakes/predictions");
+  mistakes.probabilities = file.read<float>("/mistakes/probabilities");
+  if (file.has("/mistakes/files"))
+    mistakes.files = file.read_strings("/mistakes/files", mistakes.indices.size());
+  return mistakes;
 }
 
 }  // namespace
@@ -49,6 +81,7 @@ void write_evaluation(const DirectoryEntry& target, const EvaluationFile& e) {
   file.write("/wrong/labels", {n}, e.labels);
   file.write("/wrong/predictions", {n}, e.predictions);
   file.write("/wrong/indices", {n}, e.indices);
+  write(file, e.mistakes);
   file.save(target);
 }
 
@@ -75,6 +108,7 @@ EvaluationFile read_evaluation(const DirectoryEntry& entry) {
   }
   if (hdf5::count(file.dims("/wrong/indices")) <= kMostWrongImages)
     e.indices = file.read<std::uint64_t>("/wrong/indices");
+  e.mistakes = read_mistakes(file);
   require_sound(e, confusion, images, file.path());
   return e;
 }

@@ -1,7 +1,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstdlib>
 #include <span>
 #include <utility>
@@ -16,6 +15,7 @@
 #include "report/tensorboard.hpp"
 #include "run/run_checkpoints.hpp"
 #include "train/launches.hpp"
+#include "train/patience.hpp"
 #include "train/run_facts.hpp"
 #include "train/session_state.hpp"
 #include "train/step_recording.hpp"
@@ -35,25 +35,6 @@ report::StepScale step_scale(const step::Plan& plan) {
 std::vector<std::string> workers_hosts(const step::Plan& plan) {
   const std::vector<std::string>& hosts = plan.world.hosts();
   return {hosts.begin(), hosts.begin() + plan.sizes.workers};
-}
-
-/// What follows in messages that a run diverged.
-constexpr const char* kDivergedAdvice =
-    "; nothing was written after the last checkpoint. Try a smaller --lr, or --warmup-epochs, in a new "
-    "--run-dir";
-
-/// Collective; between steps, after so many. Throws an AgreedError{diverged} unless what a checkpoint would hold is finite.
-///
-/// A loss can be finite where weights are not: ReLU makes zeros of negative infinities, and averages are in no loss.
-void require_finite(const step::Plan& plan, const step::Device& device, const step::StateTable& state,
-                    std::uint64_t steps) {
-  std::optional<Error> mine;
-  const std::string what = state.first_not_finite(*device.backend, device.layout, plan.network.params);
-  if (!what.empty()) {
-    mine.emplace(ErrorKind::diverged,
-                 concat("diverged: after step ", steps, ' ', what, " are not finite", kDivergedAdvice));
-  }
-  plan.world.agree(mine);
 }
 
 /// Replays the step, reads its records, and acts at boundaries.
@@ -79,6 +60,7 @@ class Loop {
             state.plan.world.rank(), workers_hosts(state.plan), step_scale(state.plan), schedule_,
             {view_, metrics_, board_}, [&state] { return communicated_seconds(*state.programs.step); },
             [&state] { return state.blocks.update->push_counts(); }),
+        patience_(state.plan.config.patience),
         launches_(state.plan, state.device, state.blocks, state.programs) {}
 
   void run(const std::string& last_end);
@@ -99,7 +81,7 @@ class Loop {
   bool was_concluded() const;
   void train();
   void stop();
-  void conclude();
+  void conclude(bool early);
   void read_records(std::uint64_t until) {
     launches_.read_records(
         until, [this](const Launch& launch, const engine::StepRecord& record) { read(launch, record); });
@@ -119,6 +101,7 @@ class Loop {
   report::MetricsFile metrics_;
   report::TensorBoard board_;
   report::StepReporter reporter_;
+  Patience patience_;
   std::optional<StepRecording> recording_;  ///< while it trains
   std::optional<Summaries> summaries_;
   Launches launches_;
@@ -144,6 +127,12 @@ void Loop::run(const std::string& last_end) {
                            : std::string("; raise --steps or --epochs to continue")));
     return;
   }
+  patience_.resume(plan_.world, *plan_.run, launched(), plan_.log);
+  if (launched() < total && patience_.exhausted()) {
+    view_.event(concat("this run is finished at step ", launched(), ": ", patience_.text(),
+                       "; raise --patience to continue"));
+    return;
+  }
   plan_.world.together([&] {
     summaries_.emplace(plan_, s_.device, s_.blocks, s_.programs, board_, launched());
     if (plan_.world.rank() != 0) return;
@@ -164,9 +153,10 @@ void Loop::run(const std::string& last_end) {
   metrics_.write(start_event(plan_, launched(), metrics_.reached(), last_end));
   try {
     train();
-    if (launched() < total) stop();
-    conclude();
-    write_event(report::RunEventKind::end);
+    const bool early = launched() < total && patience_.exhausted();
+    if (launched() < total && !early) stop();
+    conclude(early);
+    write_event(report::RunEventKind::end, early ? patience_.text() : "");
     log_summary(plan_, *s_.device.backend, view_,
                 launches_.pace().in_step() ? "no step was sampled"
                                            : "workers are in different steps at a time, so none is sampled");
@@ -247,6 +237,7 @@ void Loop::train() {
     finish();
     if (stopping_) break;
     const bool best = evaluation_due && evaluate();
+    if (patience_.exhausted()) break;
     if (checkpoint_due || best) save();
     saving_ = false;
     enter(comm::Activity::training);
@@ -347,12 +338,16 @@ void Loop::stop() {
 }
 
 /// The last state is saved before it is evaluated: if the run is killed meanwhile, only the evaluation is
-/// left.
-void Loop::conclude() {
-  test_accuracy_.reset();
-  save();
-  checkpoints_.require_written();
-  evaluate();
+/// left. A run that ends early has just been evaluated.
+void Loop::conclude(bool early) {
+  if (early) {
+    view_.event(concat("ending at step ", launched(), ": ", patience_.text()));
+  } else {
+    test_accuracy_.reset();
+    save();
+    checkpoints_.require_written();
+    evaluate();
+  }
   save();
   checkpoints_.require_written();
   log_best(plan_, checkpoints_, launched(), view_);
@@ -360,24 +355,7 @@ void Loop::conclude() {
 
 void Loop::read(const Launch& launch, const engine::StepRecord& record) {
   const engine::Replay& replay = launch.replay;
-  if (!record.applied) {
-    const double loss = record.cross_entropy + record.decay_term;
-    const bool by_loss = !std::isfinite(loss);
-    const bool several = launches_.pace().in_step() && replay.steps() > 1;
-    throw comm::AgreedError(
-        ErrorKind::diverged,
-        concat("diverged: the ", by_loss ? "loss" : "gradient's norm", " of step ",
-               several ? concat(replay.begin + 1, " to ") : "", replay.end, " is ",
-               std::isnan(by_loss ? loss : record.gradient_norm) ? "not a number" : "infinite",
-               kDivergedAdvice));
-  }
-  // A weight near the limits of fp32 can keep the loss finite for long, but such a run does not come back.
-  constexpr double kLost = 1e6;
-  if (const double loss = record.cross_entropy + record.decay_term;
-      loss > kLost && launches_.pace().in_step()) {
-    throw comm::AgreedError(ErrorKind::diverged, concat("diverged: the loss of step ", replay.end, " is ",
-                                                        fmt::format("{:.3g}", loss), kDivergedAdvice));
-  }
+  require_converging(replay, record, launches_.pace().in_step());
   if (launch.compares && launches_.pace().in_step()) {
     const std::string difference = watch::desync_text(record, workers_hosts(plan_));
     if (!difference.empty()) throw comm::AgreedError(ErrorKind::desync, difference);
@@ -419,6 +397,8 @@ bool Loop::evaluate() {
   enter(comm::Activity::evaluating);
   const evaluation::Accuracy accuracy = s_.programs.evaluator->run();
   test_accuracy_ = accuracy.precision_at_1();
+  patience_.note(launched(), *test_accuracy_);
+  reporter_.note_test_accuracy(*test_accuracy_);
   run::EvaluationFile record = s_.programs.evaluator->record(accuracy);
   enter(comm::Activity::saving);  // it may wait for an earlier write
   const bool best = plan_.config.keep_best && checkpoints_.would_be_best(launched(), *test_accuracy_);

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cmath>
 #include <span>
 #include <variant>
 
@@ -39,6 +40,45 @@ report::RunEvent start_event(const step::Plan& plan, std::uint64_t step, std::ui
   event.total_steps = plan.sizes.total_steps;
   event.reached = reached;
   return event;
+}
+
+namespace {
+
+/// What follows in messages that a run diverged.
+constexpr const char* kDivergedAdvice =
+    "; nothing was written after the last checkpoint. Try a smaller --lr, or --warmup-epochs, in a new "
+    "--run-dir";
+
+}  // namespace
+
+void require_finite(const step::Plan& plan, const step::Device& device, const step::StateTable& state,
+                    std::uint64_t steps) {
+  std::optional<Error> mine;
+  const std::string what = state.first_not_finite(*device.backend, device.layout, plan.network.params);
+  if (!what.empty()) {
+    mine.emplace(ErrorKind::diverged,
+                 concat("diverged: after step ", steps, ' ', what, " are not finite", kDivergedAdvice));
+  }
+  plan.world.agree(mine);
+}
+
+void require_converging(const engine::Replay& replay, const engine::StepRecord& record, bool in_step) {
+  const double loss = record.cross_entropy + record.decay_term;
+  if (!record.applied) {
+    const bool by_loss = !std::isfinite(loss);
+    throw comm::AgreedError(
+        ErrorKind::diverged,
+        concat("diverged: the ", by_loss ? "loss" : "gradient's norm", " of step ",
+               in_step && replay.steps() > 1 ? concat(replay.begin + 1, " to ") : "", replay.end, " is ",
+               std::isnan(by_loss ? loss : record.gradient_norm) ? "not a number" : "infinite",
+               kDivergedAdvice));
+  }
+  // A weight near the limits of fp32 can keep the loss finite for long, but such a run does not come back.
+  constexpr double kLost = 1e6;
+  if (loss > kLost && in_step) {
+    throw comm::AgreedError(ErrorKind::diverged, concat("diverged: the loss of step ", replay.end, " is ",
+                                                        fmt::format("{:.3g}", loss), kDivergedAdvice));
+  }
 }
 
 void log_best(const step::Plan& plan, run::RunCheckpoints& checkpoints, std::uint64_t steps,

@@ -14,13 +14,23 @@
 #include "report/tensorboard.hpp"
 #include "run/run_checkpoints.hpp"
 
-/// A run's description of itself: in metrics.jsonl and the log, for TensorBoard, and in checkpoints.
+/// A run's description of itself: in metrics.jsonl and the log, for TensorBoard, in checkpoints, and where it diverged.
 namespace cifar_mpi::train {
 
 /// The event of a start that resumes after `step` steps when metrics.jsonl already reached `reached`; also
 /// says how the previous start ended.
 report::RunEvent start_event(const step::Plan& plan, std::uint64_t step, std::uint64_t reached,
                              const std::string& last_end);
+
+/// Collective; between steps, after so many. Throws an AgreedError{diverged} unless what a checkpoint would hold is finite.
+///
+/// A loss can be finite where weights are not: ReLU makes zeros of negative infinities, and averages are in no loss.
+void require_finite(const step::Plan& plan, const step::Device& device, const step::StateTable& state,
+                    std::uint64_t steps);
+
+/// Throws an AgreedError{diverged} if this replay was not applied or its loss is hopeless. `in_step`: the record has sums over
+/// all ranks.
+void require_converging(const engine::Replay& replay, const engine::StepRecord& record, bool in_step);
 
 /// Rank 0 logs the best checkpoint of a run that keeps it, after so many steps, and at the end of a run its
 /// steps; `no_samples`: why none was recorded. Collective.

@@ -182,6 +182,7 @@ std::string batch_text(const step::Plan& plan) {
 
 /// "all-reduce window", "update by server, rank 3".
 std::string update_text(const step::Plan& plan, const comm::Update& update) {
+  if (plan.world.size() == 1) return "no exchange of gradients";
   const bool sums = plan.config.update != comm::UpdateKind::server;
   return concat(sums ? "all-reduce " : "update by ", update.name());
 }
@@ -213,9 +214,13 @@ std::string length_text(const step::Plan& plan) {
   const auto steps = static_cast<double>(plan.sizes.total_steps);
   const double made = steps / plan.sizes.steps_per_epoch;
   std::string text = concat(plan.sizes.total_steps, plan.sizes.total_steps == 1 ? " step, " : " steps, ",
-                            fmt::format("{:.4g}", made), " epochs");
+                            fmt::format("{:.4g}", made), made == 1.0 ? " epoch" : " epochs");
   if (plan.config.steps == 0 && made < plan.config.epochs)
     text += concat(" (whole steps of --epochs ", config::exact(plan.config.epochs), ')');
+  if (plan.config.update == comm::UpdateKind::server && plan.config.aggregation.asynchronous)
+    text += concat("; with --aggregate async a step is one push of ", plan.sizes.batch,
+                   " images, so all workers together take ", plan.sizes.total_steps * plan.sizes.global_batch,
+                   " images");
   return text;
 }
 

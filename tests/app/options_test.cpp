@@ -207,6 +207,8 @@ TEST_F(Programs, RefuseOptionsThatMakeNoSense) {
       {"--keep 0", "--keep"},
       {"--keep-every -1", "--keep-every"},
       {"--keep-best", "--keep-best needs several evaluations"},
+      {"--patience 3", "--patience needs several evaluations"},
+      {"--patience -1", "--patience"},
       {"--checkpoint-every 0", "--checkpoint-every"},
       {"--threads -1", "--threads"},
       {"--seed -1", "--seed"},

@@ -68,6 +68,20 @@ TEST_F(Programs, WritePredictionsThatGiveTheAccuracyOfTheEvaluation) {
   EXPECT_EQ(count_lines_with(evaluated.output, ""), 1) << evaluated.output;  // one object and no more
 }
 
+TEST_F(Programs, SayInWhichPrecisionTheyEvaluate) {
+  const Outcome trained = run_command(kTrain + small("in_bf16") + " --device cpu --precision bf16");
+  ASSERT_EQ(trained.code, 0) << trained.output;
+  const std::string eval = kEval + data() + " --threads 1 --device cpu " + file("in_bf16") + " --precision ";
+  const Outcome other = run_command(eval + "fp32");
+  EXPECT_EQ(count_lines_with(other.output, ", in fp32 (the run evaluates in bf16: --precision bf16)"), 1)
+      << other.output;
+  const Outcome same = run_command(eval + "bf16");
+  EXPECT_EQ(count_lines_with(same.output, ", in bf16"), 1) << same.output;
+  EXPECT_EQ(count_lines_with(same.output, "the run evaluates"), 0) << same.output;
+  const Outcome json = run_command(eval + "bf16 --json 2>" + file("log"));
+  EXPECT_NE(json.output.find(",\"precision\":\"bf16\",\"images\":"), std::string::npos) << json.output;
+}
+
 TEST_F(Programs, RefusePredictionsThatTheyCannotWrite) {
   const std::string eval = kEval + data() + " " + file("none") + " --predictions ";
   expect_refusal(run_command(eval + file("all.txt")), 2, "end it with .csv or .h5");

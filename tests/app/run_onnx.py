@@ -3,6 +3,7 @@ operators, and compares all logits with those that cifar_mpi_eval has written.
 
 Prints the mean cross-entropy.
 """
+import math
 import sys
 
 import h5py
@@ -41,6 +42,10 @@ def take(x, begin, end, axes, steps=None):
     return x[tuple(index)]
 
 
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
 def softmax(x):
     e = np.exp(x - x.max(1, keepdims=True))
     return e / e.sum(1, keepdims=True)
@@ -57,6 +62,8 @@ OPERATORS = {
     "Div": np.divide,
     "Transpose": lambda x, perm: x.transpose(perm),
     "Conv": conv,
+    "Sigmoid": sigmoid,
+    "Erf": lambda x: np.vectorize(math.erf, otypes=[np.float32])(x),
     "Relu": lambda x: np.maximum(x, 0),
     "MaxPool": lambda x, kernel_shape, strides, pads: windows(x, kernel_shape, strides, pads, -np.inf).max((-2, -1)),
     "LRN": local_response_norm,

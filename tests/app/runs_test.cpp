@@ -13,9 +13,10 @@ TEST_F(Programs, TrainEvaluateAndResume) {
   EXPECT_TRUE(std::regex_search(
       trained.output,
       std::regex(
-          R"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}: step 2, loss = \d+\.\d\d \(\d+\.\d examples/sec; \d+\.\d{3} sec/batch; 0:00 left\))")))
+          R"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}: step 2, loss = \d+\.\d\d \(\d+\.\d examples/sec; \d+\.\d{3} sec/batch; 0:00 left; epoch \d+\.\d\d\))")))
       << trained.output;
-  EXPECT_NE(trained.output.find("learning rate: 0.5 from step 1"), std::string::npos) << trained.output;
+  EXPECT_EQ(count_lines_with(trained.output, "learning rate: "), 1) << trained.output;
+  EXPECT_EQ(count_lines_with(trained.output, "; all-reduce auto ("), 1) << trained.output;
   for (const char* const part :
        {"2 ranks with 8 samples each make a global batch of 16, so an epoch has ",
         "; --global-batch 8 keeps the batch, the steps and the accuracy of one rank"})

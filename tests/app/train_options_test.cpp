@@ -45,7 +45,7 @@ TEST(TrainOptions, ReachTheRun) {
       "--epochs 8 "
       "--steps 9 --augment none --shuffle global --lr 10 --lr-decay-factor 11 --epochs-per-decay 12 "
       "--lr-scaling "
-      "sqrt --warmup-epochs 13 --weight-decay 14 --ema-decay 15 --log-every 16 --eval-every 17 "
+      "sqrt --warmup-epochs 13 --weight-decay 14 --ema-decay 15 --log-every 16 --eval-every 17 --patience 31 "
       "--checkpoint-every 18 "
       "--check-every 19 --keep 20 --keep-every 21 --keep-best --timeout 22 --stop-after 23 --overlap off "
       "--schedule "
@@ -61,6 +61,7 @@ TEST(TrainOptions, ReachTheRun) {
   EXPECT_EQ(config.local.outer_rate, 29.0);
   EXPECT_EQ(config.local.outer_momentum, 0.375);
   EXPECT_EQ(config.local.after_epoch, 30.0);
+  EXPECT_EQ(config.patience, 31);
   EXPECT_EQ(config.data, "d");
   EXPECT_EQ(config.run_dir, "r");
   EXPECT_EQ(config.resume, "never");

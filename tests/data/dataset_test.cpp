@@ -50,6 +50,22 @@ TEST(DatasetFile, ComesBackAsItWasWritten) {
   }
 }
 
+TEST(DatasetFile, NamesTheFileOfEachImageIfItWasGivenThem) {
+  const TempDir dir;
+  const std::string path = dir / "set.h5";
+  Set set = make_set({8, 8, 1}, 10);
+  write_dataset(path, set.info, set.train, set.test);
+  EXPECT_TRUE(DatasetFile(path).read_files(Split::test).empty());
+  for (std::size_t i = 0; i < set.test.labels.size(); ++i)
+    set.test.files.push_back("cat/\xff\n," + std::string(7 * i, 'x') + ".png");
+  write_dataset(path, set.info, set.train, set.test);
+  EXPECT_EQ(DatasetFile(path).read_files(Split::test), set.test.files);
+  EXPECT_TRUE(DatasetFile(path).read_files(Split::train).empty());
+  set.test.files.pop_back();
+  expect_error(ErrorKind::data, {path, "of /test come with 2 names of files"},
+               [&] { write_dataset(path, set.info, set.train, set.test); });
+}
+
 TEST(DatasetFile, GivesShardsThatAddUpToTheWhole) {
   const TempDir dir;
   const Set set = make_set({32, 32, 3}, 1001);
@@ -248,6 +264,25 @@ TEST(DatasetFile, NamesALabelOutOfRangeByItsIndexInTheFile) {
   expect_error(ErrorKind::data, {path, "entry 3 of /train/labels is 2"}, [&] {
     file.read(Split::train, {2, 2});
   });
+}
+
+TEST(DatasetFile, RefusesAnotherNumberOfFilesThanOfImages) {
+  const TempDir dir;
+  const std::string path = dir / "set.h5";
+  for (const std::size_t names : {3u, 5u}) {
+    hdf5::Writer out;
+    out.attribute("/", "format", "cifar_mpi dataset");
+    out.attribute("/", "format_version", 1);
+    for (const char* split : {"/train", "/test"}) {
+      out.write(std::string(split) + "/images", {4, 2, 2, 1}, std::vector<std::uint8_t>(16));
+      out.write(std::string(split) + "/labels", {4}, std::vector<std::uint8_t>(4));
+    }
+    out.write_strings("/test/files", std::vector<std::string>(names, "a.png"));
+    out.write_strings("/label_names", {"a", "b"});
+    out.save(path);
+    const DatasetFile file(path);
+    expect_error(ErrorKind::data, {path, "/test/files"}, [&] { file.read_files(Split::test); });
+  }
 }
 
 TEST(WriteDataset, RefusesWhatCouldNotBeRead) {

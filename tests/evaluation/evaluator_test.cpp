@@ -152,6 +152,36 @@ TEST(WrongImages, AreTheSameOnAnyNumberOfRanks) {
   }
 }
 
+TEST(Mistakes, AreAllWrongImagesInTheOrderOfTheSplit) {
+  const comm::World& world = test::test_world();
+  constexpr std::uint64_t kImages = 500;
+  std::vector<std::string> files;
+  for (std::uint64_t i = 0; i < kImages; ++i) files.push_back(std::to_string(i) + ".png");
+  const auto prediction = [](std::uint64_t i) { return static_cast<std::uint8_t>((i + i % 3) % 7); };
+  const data::Shard part = data::shard_of(kImages, static_cast<std::uint64_t>(world.rank()),
+                                          static_cast<std::uint64_t>(world.size()));
+  std::vector<std::uint8_t> labels, predictions;
+  std::vector<float> probabilities;
+  for (std::uint64_t i = part.first; i < part.first + part.count; ++i) {
+    labels.push_back(static_cast<std::uint8_t>(i % 7));
+    predictions.push_back(prediction(i));
+    probabilities.push_back(static_cast<float>(i) / 512.0f);
+  }
+  const Predictions mine{part.first, labels, predictions, probabilities};
+  run::Mistakes wanted;
+  for (std::uint64_t i = 0; i < kImages && world.rank() == 0; ++i) {
+    if (i % 3 == 0) continue;
+    wanted.indices.push_back(i);
+    wanted.labels.push_back(static_cast<std::uint8_t>(i % 7));
+    wanted.predictions.push_back(prediction(i));
+    wanted.probabilities.push_back(static_cast<float>(i) / 512.0f);
+    wanted.files.push_back(files[i]);
+  }
+  EXPECT_EQ(gather_mistakes(world, mine, files), wanted);
+  wanted.files.clear();
+  EXPECT_EQ(gather_mistakes(world, mine, {}), wanted);
+}
+
 TEST_F(EvaluatorOfRun, KeepsTheConfusionMatrixAndTheImagesThatWereTakenForOthers) {
   config::TrainConfig c = config();
   run(c);
@@ -171,12 +201,26 @@ TEST_F(EvaluatorOfRun, KeepsTheConfusionMatrixAndTheImagesThatWereTakenForOthers
       EXPECT_EQ(file.labels[i], test.labels[file.indices[i]]);
       EXPECT_EQ(std::memcmp(&file.images[i * 3072], &test.images[file.indices[i] * 3072], 3072), 0);
     }
+    ASSERT_EQ(file.mistakes.indices.size(), wrong);
+    for (const float probability : file.mistakes.probabilities) {
+      EXPECT_GE(probability, 0.1f);  // of the most likely of ten classes
+      EXPECT_LE(probability, 1.0f);
+    }
   });
   EvaluationConfig evaluation;
   evaluation.data = c.data;
   const Evaluation found =
       evaluate_checkpoint(evaluation, run::checkpoint_path(c.run_dir, 4), world(), platform, heart_);
-  on_rank_zero([&] { EXPECT_EQ(found.record, run::read_evaluation(c.run_dir + "/evaluation.h5")); });
+  on_rank_zero([&] {
+    run::EvaluationFile kept = run::read_evaluation(c.run_dir + "/evaluation.h5");
+    std::vector<float>& probabilities = kept.mistakes.probabilities;
+    ASSERT_EQ(found.record.mistakes.probabilities.size(), probabilities.size());
+    // Another batch size may add in another order; the logits are near 1.
+    for (std::size_t i = 0; i < probabilities.size(); ++i)
+      EXPECT_NEAR(found.record.mistakes.probabilities[i], probabilities[i], 1e-5f);
+    probabilities = found.record.mistakes.probabilities;
+    EXPECT_EQ(found.record, kept);
+  });
 }
 
 TEST(Moments, ComeBackFromSettingsAndMustFitTheChannels) {

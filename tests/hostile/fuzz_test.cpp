@@ -31,6 +31,7 @@ TEST_F(Hostile, Dataset) {
                         half.images.begin() +
                             static_cast<std::ptrdiff_t>(std::min<std::size_t>(half.images.size(), 4096)));
             seen.append(file.read_labels(split).empty() ? "" : "labels");
+            seen += joined(file.read_files(split));
           }
           return seen;
         });

@@ -16,6 +16,7 @@ std::vector<Wanted> dataset_plan() {
     plan.push_back({Kind::bytes, group + "/images", {count, 32, 32, 3}, {}, {}});
     plan.push_back({Kind::bytes, group + "/labels", {count}, {}, {}});
   }
+  plan.push_back({Kind::text, "/test/files", {8}, std::vector<std::string>(8, "cat/1.png"), {}});
   plan.push_back({Kind::text, "/label_names", {3}, {"cat", "dog", "größer"}, {}});
   return plan;
 }

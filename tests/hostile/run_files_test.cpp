@@ -76,6 +76,15 @@ TEST_F(Hostile, Evaluation) {
               static_cast<std::uint8_t>(dice.roll(seed > 0 && dice.one_in(50) ? 256 : 3)));
           file.indices.push_back(dice.roll(UINT64_MAX));
         }
+        for (std::uint64_t n = dice.roll(20); n > 0; --n) {
+          run::Mistakes& all = file.mistakes;
+          all.indices.push_back(seed > 0 && dice.one_in(50) ? dice.roll(UINT64_MAX) : 20 - n);
+          all.labels.push_back(static_cast<std::uint8_t>(dice.roll(3)));
+          all.predictions.push_back(static_cast<std::uint8_t>(dice.roll(3)));
+          all.probabilities.push_back(0.5f);
+          all.files.push_back(seed > 0 ? odd_text(dice) : "cat/1.png");
+        }
+        if (seed > 0 && dice.one_in(9)) file.mistakes.files.resize(dice.roll(30));
         file.images.resize(file.labels.size() * static_cast<std::size_t>(file.image.count()));
         const std::string path = folder + "/file.h5";
         run::write_evaluation(path, file);
@@ -83,7 +92,10 @@ TEST_F(Hostile, Evaluation) {
         damage_file(path, dice);
       },
       [](const std::string& folder) {
-        return try_to([&] { return joined(run::read_evaluation(folder + "/file.h5").label_names); });
+        return try_to([&] {
+          const run::EvaluationFile file = run::read_evaluation(folder + "/file.h5");
+          return joined(file.label_names) + joined(file.mistakes.files);
+        });
       });
 }
 

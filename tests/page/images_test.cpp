@@ -71,6 +71,14 @@ TEST(WrongImages, SayWhatTheyAreAndWhatTheyWereTakenFor) {
   const std::string page = wrong_images_html(run_with(3));
   EXPECT_EQ(count(page, "<img"), 1u);
   EXPECT_NE(page.find("alt=\"&lt;0&gt;, predicted as &lt;1&gt;\""), std::string::npos) << page;
+  EXPECT_EQ(count(page, "lists all"), 0u) << "the file of an older version has no list";
+  page::Run run = run_with(3);
+  run.evaluation->mistakes = {{2, 5}, {0, 0}, {1, 1}, {0.5f, 0.5f}, {"a.png", "<b>.png"}};
+  const std::string named = wrong_images_html(run);
+  EXPECT_EQ(count(named, "evaluation.h5 lists all 2."), 1u) << named;
+  EXPECT_EQ(count(named, "test image 5 (&lt;b&gt;.png)\""), 1u) << named;
+  run.evaluation->mistakes.indices[1] = 6;
+  EXPECT_EQ(count(wrong_images_html(run), ".png"), 0u);
   EXPECT_EQ(wrong_images_html(page::Run()), "");
 }
 

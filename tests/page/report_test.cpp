@@ -109,6 +109,32 @@ TEST(Report, DrawsSeveralRunsOverEachOther) {
   EXPECT_FALSE(fs::exists(folder / "one/report.html"));
 }
 
+TEST(Report, ComparesSeveralRunsInATable) {
+  const TempDir folder;
+  const auto make = [&](const std::string& name, const std::string& config, int lines) {
+    fs::create_directory(folder / name);
+    write_file(folder / name + "/config.toml", "# Run\nrun-dir=\"runs/" + name + "\"\n" + config);
+    write_file(folder / name + "/metrics.jsonl",
+               long_metrics(lines) + "{\"event\":\"end\",\"step\":400,\"time\":\"\"}\n");
+  };
+  make("a", "lr=0.1\nmodel='tutorial'\nseed=1\n", 40);
+  make("größer", "lr=0.05\nmodel=\"tutorial\"\nseed=1\n# steps=9\ntag=\"<b>\"\n", 20);
+  make("bare", "", 0);
+  testing::internal::CaptureStdout();
+  report_runs({{folder / "a", folder / "größer", folder / "bare"}, folder / "all.html", ""}, Log());
+  const std::string said = testing::internal::GetCapturedStdout();
+  const std::string table =
+      "run       lr  tag  ranks  steps  accuracy     best  images/s  seconds\n"
+      "a        0.1    -      -    400   97.50 %  97.50 %      5007       20\n"
+      "größer  0.05  <b>      -    200   95.00 %  95.00 %      5036       10\n"
+      "bare       -    -      -      -         -        -         -        -\n";
+  EXPECT_NE(said.find(table), std::string::npos) << said;
+  const std::string page = read_file(folder / "all.html");
+  EXPECT_NE(page.find("<th scope=\"row\">größer</th><td>0.05</td><td>&lt;b&gt;</td>"), std::string::npos);
+  report_runs({{folder / "a"}, folder / "all.html", ""}, Log());
+  EXPECT_EQ(read_file(folder / "all.html").find("id=\"comparison\""), std::string::npos);
+}
+
 TEST(Report, NeedsNothingFromElsewhereAndLetsNoNameBecomeMarkup) {
   const TempDir folder;
   const std::string dir = folder / "<img src=x onerror=alert(1)>";

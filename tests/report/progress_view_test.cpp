@@ -30,7 +30,8 @@ std::string progress(const StepReport& r, int columns) { return progress_line(r,
 TEST(LogLine, HasTheFormatOfTheTutorialAndTheTimeLeft) {
   EXPECT_EQ(
       log_line(report_at(100), "2026-11-20 06:17:35.123"),
-      "2026-11-20 06:17:35.123: step 100, loss = 2.42 (5012.3 examples/sec; 0.250 sec/batch; 1:15 left)");
+      "2026-11-20 06:17:35.123: step 100, loss = 2.42 (5012.3 examples/sec; 0.250 sec/batch; 1:15 left; "
+      "epoch 1.50)");
 }
 
 TEST(ProgressLine, ShowsTheShareDoneAndTheTimeLeft) {
@@ -41,6 +42,14 @@ TEST(ProgressLine, ShowsTheShareDoneAndTheTimeLeft) {
   const auto filled = static_cast<double>(std::count(line.begin(), line.end(), '#'));
   const auto empty = static_cast<double>(std::count(line.begin(), line.begin() + 60, '.'));
   EXPECT_NEAR(filled / (filled + empty), 0.25, 0.05) << line;
+}
+
+TEST(ProgressLine, ShowsTheLastTestAccuracyIfThereIsRoom) {
+  StepReport r = report_at(100);
+  r.test_accuracy = 0.7123;
+  EXPECT_TRUE(progress(r, 120).ends_with("  loss 2.42  test 71.2 %  5012 images/s  1:15 left"));
+  const std::string narrow = progress(r, 70);
+  EXPECT_TRUE(narrow.ends_with("  epoch 1.50  loss 2.42  5012 images/s  1:15 left")) << narrow;
 }
 
 TEST(ProgressLine, CountsHours) {
@@ -130,7 +139,8 @@ TEST(ProgressView, AsksForTheColumnsEachTimeAndWritesPlainLinesWithoutAny) {
   const std::string begin =
       clear + first + clear + progress_line(report_at(110), two, 60, false) + clear + "an event\n";
   ASSERT_TRUE(out.starts_with(begin)) << out;
-  EXPECT_TRUE(out.ends_with(": step 120, loss = 2.42 (5012.3 examples/sec; 0.250 sec/batch; 1:10 left)\n"))
+  EXPECT_TRUE(out.ends_with(
+      ": step 120, loss = 2.42 (5012.3 examples/sec; 0.250 sec/batch; 1:10 left; epoch 1.50)\n"))
       << out;
   EXPECT_EQ(out.find('\r', begin.size()), std::string::npos);
 }

@@ -22,6 +22,7 @@ EvaluationFile small() {
   e.labels = {0, 2};
   e.predictions = {1, 0};
   e.indices = {5, 1ULL << 40};
+  e.mistakes = {{5, 9, 1ULL << 40}, {0, 1, 2}, {1, 0, 0}, {0.75f, 0.5f, 1.0f}, {"cat/1.png", "", "\xff\n"}};
   return e;
 }
 
@@ -34,6 +35,7 @@ TEST(EvaluationFile, ComesBackAsItWas) {
   perfect.labels.clear();
   perfect.predictions.clear();
   perfect.indices.clear();
+  perfect.mistakes = {};
   write_evaluation(folder / "e.h5", perfect);
   EXPECT_EQ(read_evaluation(folder / "e.h5"), perfect);
 }
@@ -48,6 +50,10 @@ TEST(EvaluationFile, IsRefusedWhereItDoesNotFitTogether) {
     expect_error(ErrorKind::checkpoint, {path, "damaged", part}, [&] { read_evaluation(path); });
   };
   refused("/wrong names a class", [](EvaluationFile& e) { e.predictions[0] = 3; });
+  refused("/mistakes names a class", [](EvaluationFile& e) { e.mistakes.labels[2] = 3; });
+  refused("not in order", [](EvaluationFile& e) { e.mistakes.indices[0] = 10; });
+  refused("/mistakes differ in length", [](EvaluationFile& e) { e.mistakes.probabilities.pop_back(); });
+  refused("/mistakes differ in length", [](EvaluationFile& e) { e.mistakes.files.pop_back(); });
   refused("neither ema nor raw", [](EvaluationFile& e) { e.weights = "my"; });
   refused("2 to 255", [](EvaluationFile& e) {
     e.label_names = {"one"};

@@ -117,12 +117,13 @@ struct TrainConfig {
   bool side_lane = true;                             ///< run independent branches of backward concurrently
   comm::Wire wire = comm::Wire::fp32;                ///< gradient format on the network
 
-  std::int64_t log_every = 10;           ///< steps
-  bool show_kernels = false;             ///< the log begins with the kernels of each layer
-  bool tensorboard = true;               ///< event files in the run directory
-  TraceWindow trace;                     ///< steps whose tasks are written to the run directory
-  std::int64_t summary_every = 100;      ///< steps between histograms; 0: none
-  double eval_every = 0.0;               ///< epochs; 0: only at the end
+  std::int64_t log_every = 10;       ///< steps
+  bool show_kernels = false;         ///< the log begins with the kernels of each layer
+  bool tensorboard = true;           ///< event files in the run directory
+  TraceWindow trace;                 ///< steps whose tasks are written to the run directory
+  std::int64_t summary_every = 100;  ///< steps between histograms; 0: none
+  double eval_every = 0.0;           ///< epochs; 0: only at the end
+  std::int64_t patience = 0;         ///< evaluations without a better one, after which the run ends; 0: any
   std::int64_t checkpoint_every = 1000;  ///< steps
   double checkpoint_minutes = 10.0;      ///< at most, between checkpoints; 0: only by steps
   std::int64_t check_every = 500;        ///< steps between comparisons of the ranks' parameters

@@ -9,7 +9,7 @@
 #include "cifar_mpi/data/sample_order.hpp"
 
 /// The dataset file: HDF5 with /train/images [N,h,w,c] uint8 NHWC, /train/labels [N] uint8, the same for
-/// /test, and /label_names.
+/// /test, and /label_names; optionally /train/files and /test/files.
 namespace cifar_mpi::data {
 
 enum class Split : std::uint8_t { train, test };
@@ -27,7 +27,12 @@ struct DatasetInfo {
 struct Samples {
   std::vector<std::uint8_t> images;  ///< [n, h, w, c]
   std::vector<std::uint8_t> labels;  ///< [n], each below the number of classes
+  /// [n], the file of each image, as a path below the folder that was packed; empty: unknown. Only for writing.
+  std::vector<std::string> files = {};
 };
+
+/// The longest path that `Samples::files` may have, in bytes: a dataset stores all with the length of the longest.
+inline constexpr std::size_t kLongestPath = 1000;
 
 /// A dataset file open for reading, without HDF5 file locking. Everything but the labels' values is checked
 /// on opening.
@@ -47,6 +52,9 @@ class DatasetFile {
   Samples read(Split split, Shard part) const;
   /// All labels of a split, with the same errors.
   std::vector<std::uint8_t> read_labels(Split split) const;
+  /// The file of each image of a split; empty if the dataset does not have them. The paths may hold any bytes. Throws
+  /// Error{data} unless there is one for each image.
+  std::vector<std::string> read_files(Split split) const;
 
  private:
   struct Open;

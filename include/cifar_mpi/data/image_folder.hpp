@@ -30,13 +30,14 @@ struct ImageFolder {
 /// Lists the classes of `root`, 2 to 255, and their images, those in subfolders too. Hidden entries (.name)
 /// are left out; files next to the folders of the classes count as others. Symbolic links to files are
 /// listed, for `read_images` to refuse. Throws Error{data} for links to folders, folders that cannot be
-/// listed, classes without an image, and names with control characters.
+/// listed, classes without an image, names of classes with control characters, and paths longer than kLongestPath.
 ImageFolder list_image_folder(const std::string& root);
 
 /// Moves about `share` of the images out of `folder`: those whose `order` is below that share of its range, but of each class at
 /// least one, and not all. The split of any other image depends on its path alone, so added images do not move it. A class with
-/// one image has none to test with. Throws Error{data} when no image moves.
-ImageFolder split_off(ImageFolder& folder, double share);
+/// one image has none to test with. With `stratify` instead the share of each class, rounded, moves: those whose
+/// `order` is lowest, so that added images may move others. Throws Error{data} when no image moves.
+ImageFolder split_off(ImageFolder& folder, double share, bool stratify = false);
 
 /// Throws Error{data} naming the first class that only one of the two has.
 void require_same_classes(const ImageFolder& train, const ImageFolder& test);

@@ -31,6 +31,8 @@ struct Evaluation {
   run::EvaluationFile record;  ///< for RUN_DIR/evaluation.h5
   std::vector<float> logits;   ///< [images, classes], in the order of the images; on rank 0, if they are kept
   bool same_classes = true;    ///< as in training
+  std::string precision;       ///< of this evaluation: fp32 or bf16
+  std::string run_precision;   ///< of the run and its own evaluations; empty: unknown
   /// Assumptions about an old checkpoint, and differences between this dataset and the training dataset.
   std::vector<std::string> doubts;
 };

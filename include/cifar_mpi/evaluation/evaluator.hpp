@@ -78,7 +78,7 @@ class Evaluator {
   /// Collective. Reads the block as it is now.
   Accuracy run();
   /// Collective; after `run`. The contents of evaluation.h5 for that run, except step and weights; the same
-  /// on all ranks.
+  /// on all ranks, but for the list of all mistakes, which only rank 0 has.
   run::EvaluationFile record(const Accuracy& accuracy) const;
   /// Collective; after `run`. The logits of that run, [images, classes], on rank 0, in rank order. Empty on
   /// the other ranks.
@@ -95,6 +95,7 @@ class Evaluator {
   int batch_ = 0;
   std::size_t classes_;
   std::vector<std::string> label_names_;
+  std::vector<std::string> files_;  ///< of the images of the split, on rank 0, if the dataset names them
   Extent image_;
   std::uint64_t first_ = 0;              ///< of this rank's part, in the split
   std::vector<std::uint8_t> labels_;     ///< host copy of this rank's
@@ -103,8 +104,10 @@ class Evaluator {
   Buffer cursor_;
   Buffer predictions_;
   Buffer loss_sum_;
-  Buffer batch_logits_;        ///< empty unless they are kept
-  std::vector<float> logits_;  ///< of the last run; this rank's
+  Buffer batch_logits_;
+  bool keeps_logits_ = false;
+  std::vector<float> probabilities_;  ///< of the predicted classes in the last run; this rank's
+  std::vector<float> logits_;         ///< of the last run, if they are kept; this rank's
   std::unique_ptr<engine::Runner> runner_;
 };
 

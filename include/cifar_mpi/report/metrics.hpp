@@ -21,6 +21,7 @@ struct StepReport {
   double cross_entropy = 0.0;
   double decay_term = 0.0;
   double train_accuracy = 0.0;  ///< of this step's batch, before its update
+  double test_accuracy = -1.0;  ///< of the last evaluation by this process; below 0: none
   double learning_rate = 0.0;
   double gradient_norm = 0.0;      ///< of the summed gradient, before it is clipped; 0: unknown
   double seconds_per_step = 0.0;   ///< true step time, mean since the last report

@@ -9,7 +9,7 @@
 
 namespace cifar_mpi::report {
 
-/// "2026-11-20 06:17:35.123: step 100, loss = 3.42 (5012.3 examples/sec; 0.051 sec/batch; 4:12 left)"
+/// "2026-11-20 06:17:35.123: step 100, loss = 3.42 (5012.3 examples/sec; 0.051 sec/batch; 4:12 left; epoch 0.26)"
 std::string log_line(const StepReport& report, const std::string& time);
 
 /// A sparkline of a value over all reports: each character stands for the same number of reports; its height
@@ -34,8 +34,8 @@ class Sparkline {
 };
 
 /// A line of fewer than `columns` columns, but at least one. Parts that do not fit are left out, in this
-/// order: the slowest rank, the epoch, the sparkline, the speed, the loss, the time left, the step. A bar
-/// fills the remaining columns.
+/// order: the slowest rank, the test accuracy, the epoch, the sparkline, the speed, the loss, the time left,
+/// the step. A bar fills the remaining columns.
 std::string progress_line(const StepReport& report, const Sparkline& loss, int columns, bool utf8);
 
 /// The output of a run: the tutorial's line every few steps, or one moving line when standard output is a terminal.

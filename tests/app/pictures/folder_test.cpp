@@ -1,10 +1,12 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "app/programs.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/data/dataset.hpp"
+#include "cifar_mpi/run/evaluation_file.hpp"
 #include "support/pictures.hpp"
 
 /// cifar_mpi_pack --from-folder, and training on its result.
@@ -62,6 +64,51 @@ TEST_F(FolderPrograms, TrainOnAFolderPerClass) {
   EXPECT_EQ(count_lines_with(evaluated.output, "  light "), 1) << evaluated.output;
 }
 
+TEST_F(FolderPrograms, NameTheFilesOfTheImagesThatTheyEvaluate) {
+  make_set("named", 20);
+  for (const char* name : {"named/red/a,b.png", "named/red/\"c\nd.png"})
+    std::filesystem::copy_file(file("named/red/0.png"), file(name));
+  ASSERT_EQ(run_command(pack("named", "named.h5", " --size 24 --test-share 0.8 --stratify")).code, 0);
+  const data::DatasetFile set(file("named.h5"));
+  EXPECT_EQ(set.info().test_count, 16u + 16u + 18u);
+  const std::vector<std::string> files = set.read_files(data::Split::test);
+  const std::string on = " --data " + file("named.h5");
+  ASSERT_EQ(run_command(kTrain + on + " --run-dir " + file("named_run") + " --batch-size 4 --steps 1").code,
+            0);
+  const Outcome evaluated =
+      mpirun(2, kEval + on + " " + file("named_run") + " --threads 1 --predictions " + file("named.csv"));
+  ASSERT_EQ(evaluated.code, 0) << evaluated.output;
+  const std::string csv = read_file(file("named.csv"));
+  EXPECT_TRUE(csv.starts_with("index,label,class,predicted_label,predicted_class,probability,"));
+  EXPECT_NE(csv.find("logit_2,file\n"), std::string::npos) << csv.substr(0, 200);
+  for (const std::string& name : files) {
+    std::string field = name;
+    if (name.find(',') != std::string::npos) field = "\"red/a,b.png\"";
+    if (name.find('\n') != std::string::npos) field = "\"red/\"\"c\nd.png\"";
+    EXPECT_NE(csv.find("," + field + "\n"), std::string::npos) << field;
+  }
+  const run::EvaluationFile kept = run::read_evaluation(file("named_run/evaluation.h5"));
+  ASSERT_FALSE(kept.mistakes.files.empty()) << evaluated.output;
+  for (std::size_t i = 0; i < kept.mistakes.files.size(); ++i)
+    EXPECT_EQ(kept.mistakes.files[i], files[kept.mistakes.indices[i]]);
+  EXPECT_EQ(count_lines_with(evaluated.output, " images misclassified, the most certain first:"), 1);
+  const auto most =
+      std::ranges::max_element(kept.mistakes.probabilities) - kept.mistakes.probabilities.begin();
+  const std::string line = concat("  image ", kept.mistakes.indices[static_cast<std::size_t>(most)], " (");
+  EXPECT_EQ(count_lines_with(evaluated.output, line), 1) << line << "\n" << evaluated.output;
+}
+
+TEST_F(FolderPrograms, WarnOfClassesWithoutATestImage) {
+  make_set("bare", 4);
+  const Outcome all = run_command(pack("bare", "bare.h5", " --size 8"));
+  EXPECT_EQ(count_lines_with(all.output, "no test image"), 0) << all.output;
+  std::filesystem::create_directories(file("bare/single"));
+  std::filesystem::copy_file(file("bare/red/0.png"), file("bare/single/0.png"));
+  const Outcome bare = run_command(pack("bare", "bare.h5", " --size 8 --force"));
+  EXPECT_EQ(bare.code, 0);
+  EXPECT_EQ(count_lines_with(bare.output, "warning: 1 class has no test image: single"), 1) << bare.output;
+}
+
 TEST_F(FolderPrograms, TakeATestFolderOfTheSameClasses) {
   make_set("train", 4);
   make_set("other", 2);
@@ -96,6 +143,7 @@ TEST_F(FolderPrograms, RefuseOptionsOfFoldersThatMakeNoSense) {
       {pack("plain", "never.h5", " --size 8 --test-share 1"), "from 0.001 to 0.9"},
       {pack("plain", "never.h5", " --size 8 --test-share 0.5 --test-folder " + file("plain")), "--test-"},
       {pack("plain", "never.h5", " --size 8 --synthetic 8"), "--synthetic"},
+      {pack("plain", "never.h5", " --size 8 --stratify --test-folder " + file("plain")), "--test-folder"},
       {pack("plain", "never.h5", " --size 8 --coarse"), "--coarse"},
       {kPack + " --synthetic 8 --size 8 --out " + file("never.h5"), "--size"},
       {kPack + " --synthetic 8 --skip-unreadable --out " + file("never.h5"), "--skip-unreadable"},

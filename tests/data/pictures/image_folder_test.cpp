@@ -89,6 +89,11 @@ TEST(ImageFolder, IsRefusedInASentence) {
   put(dir, "lines/a/1.png");
   put(dir, "lines/b\033[2J/1.png");
   expect_refused(dir / "lines", {"control character"});
+  std::string deep = "deep/a/";
+  for (int i = 0; i < 5; ++i) deep += std::string(200, 'x') + "/";
+  put(dir, deep + "1.png");
+  put(dir, "deep/b/1.png");
+  expect_refused(dir / "deep", {"has more than 1000 bytes"});
   for (int i = 0; i < 256; ++i) fs::create_directories(dir / concat("many/", i));
   expect_refused(dir / "many", {"has 256 folders"});
 }
@@ -186,6 +191,22 @@ TEST(SplitOff, LeavesEachClassInBothSplits) {
   }
 }
 
+TEST(SplitOff, TakesTheShareOfEachClassIfItStratifies) {
+  const TempDir dir;
+  for (int i = 0; i < 65; ++i) put(dir, concat(i < 20 ? "a/" : i < 60 ? "b/" : "c/", i, ".png"));
+  ImageFolder folder = list_image_folder(dir.path());
+  const ImageFolder all = folder, test = split_off(folder, 0.15, true);
+  std::vector<std::vector<std::uint64_t>> taken(3), left(3);
+  for (const ListedImage& image : test.images) taken[image.label].push_back(image.order);
+  for (const ListedImage& image : folder.images) left[image.label].push_back(image.order);
+  EXPECT_EQ(test.images.size() + folder.images.size(), all.images.size());
+  const std::vector<std::size_t> wanted{3, 6, 1};  // 0.75 of an image is one
+  for (std::size_t label = 0; label < 3; ++label) {
+    EXPECT_EQ(taken[label].size(), wanted[label]);
+    EXPECT_LT(std::ranges::max(taken[label]), std::ranges::min(left[label])) << "not the first by the hash";
+  }
+}
+
 TEST(SplitOff, RefusesClassesOfOneImage) {
   const TempDir dir;
   for (const char* name : {"a/1.png", "b/2.png"}) put(dir, name);
@@ -230,6 +251,7 @@ TEST(ReadImages, GivesEachImageItsLabelInTheOrderOfTheList) {
     const std::uint8_t* const image = samples.images.data() + i * 8 * 8 * 3;
     EXPECT_EQ(image[0], 20 * std::stoi(name));
     EXPECT_EQ(image[8 * 8 * 3 - 1], samples.labels[i]);
+    EXPECT_EQ(samples.files[i], folder.images[i].path);
     EXPECT_EQ(told[i], i + 1);
   }
 }
@@ -245,6 +267,8 @@ TEST(ReadImages, RefusesOrLeavesOutWhatCannotBeRead) {
   ReadEvents events{{}, [&](const std::string& sentence) { said.push_back(sentence); }};
   const Samples samples = read_images(folder, 8, events);
   EXPECT_EQ(samples.labels.size(), 5u);
+  ASSERT_EQ(samples.files.size(), 5u);
+  EXPECT_EQ(std::count(samples.files.begin(), samples.files.end(), "class_1/3.png"), 0);
   EXPECT_EQ(samples.images.size(), 5u * 8 * 8 * 3);
   EXPECT_EQ(std::count(samples.labels.begin(), samples.labels.end(), 1), 2);
   ASSERT_EQ(said.size(), 1u);
