@@ -154,6 +154,29 @@ void resolve_local_steps(const TrainConfig& config, double samples, Sizes& sizes
   sizes.total_steps -= left;
 }
 
+/// A stage begins with the first step that begins in its epochs.
+void resolve_image_sizes(const TrainConfig& config, const data::DatasetInfo& dataset, Sizes& sizes) {
+  const data::AugmentSpec input = augment_spec(config, dataset.image);
+  const std::string given = concat("--image-size ", describe(config.image_sizes));
+  double epochs = 0.0;
+  for (const ImageSize& size : config.image_sizes) {
+    if (input.crop_height != input.crop_width || size.pixels > input.crop_height) {
+      refuse(
+          concat(given, " does not fit the network's input of ", input.crop_height, 'x', input.crop_width,
+                 ", which must be square and at least as large; give smaller sizes, or --image-size full"));
+    }
+    const double steps =
+        epochs * static_cast<double>(dataset.train_count) / static_cast<double>(sizes.global_batch);
+    const auto from = static_cast<std::uint64_t>(std::ceil(steps));
+    if (!sizes.image_stages.empty() && sizes.image_stages.back().from >= from) {
+      refuse(concat(given, " has no step with images of ", sizes.image_stages.back().pixels,
+                    " pixels, because no step begins in these epochs; give more epochs"));
+    }
+    epochs += size.epochs;
+    if (from < sizes.total_steps) sizes.image_stages.push_back({from, size.pixels});
+  }
+}
+
 }  // namespace
 
 std::string describe(const TraceWindow& window) {
@@ -232,6 +255,7 @@ Sizes resolve_sizes(const TrainConfig& config, int all_ranks, const data::Datase
         "time; leave one of them out");
   }
   resolve_local_steps(config, static_cast<double>(samples), sizes);
+  resolve_image_sizes(config, dataset, sizes);
   if (config.trace.last > sizes.total_steps) {
     refuse(concat("--trace ", describe(config.trace), " ends after the last step of the run, ",
                   sizes.total_steps, "; give earlier steps"));
@@ -292,7 +316,8 @@ RunFingerprint run_fingerprint(const TrainConfig& config, const Sizes& sizes,
     by_place.insert({300, {"--update", std::string(to_string(config.update))}});
   for (const Option& option : options()) {
     const Identity& identity = option.identity;
-    if (identity.place > 0 && (identity.always || is_used(option, config)))
+    if (identity.place == 0 || !(identity.always || is_used(option, config))) continue;
+    if (identity.always || identity.unrecorded == nullptr || option.value.text(config) != identity.unrecorded)
       by_place.insert({identity.place, {std::string(option.name), option.value.text(config)}});
   }
   RunFingerprint items;

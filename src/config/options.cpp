@@ -138,6 +138,14 @@ OptionValue fractions(std::vector<double> C::*at) {
       });
 }
 
+OptionValue image_sizes(std::vector<ImageSize> C::*at) {
+  return parsed(
+      "SIZES",
+      "must be full, or sides in pixels with their epochs, the last without and none twice in a row, such as "
+      "24x3,28x3,32",
+      in(at), read_image_sizes, [](const std::vector<ImageSize>& sizes) { return describe(sizes); });
+}
+
 OptionValue trace_window(TraceWindow C::*at) {
   return parsed(
       "A-B", "must be the first and the last step to trace, such as 1000-1009, or none", in(at),
@@ -210,6 +218,10 @@ Rows sample_rows() {
           choice(in(&C::augment))).identifies(140),
       Row("--input-size", "Side of the network's input in pixels; auto: by --augment",
           number(in(&C::input_size), between(0, 4096))).word("auto"),
+      Row("--image-size", "Sides of training images and their epochs: 24x3,28x3,32",
+          image_sizes(&C::image_sizes))
+              .goes_with({"--update", {"all-reduce"}, "--image-size full works with every way to update"})
+              .identifies(410, false, "full").changeable(),
       Row("--crop-pad", "Largest shift by --augment crop, in pixels",
           number(in(&C::crop_pad), between(0, 1024))).goes_with(kCrop).identifies(180).changeable(),
       Row("--crop-fill", "Pixels beyond the edge with --augment crop",

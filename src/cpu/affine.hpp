@@ -65,6 +65,8 @@ struct AffinePlace {
   dnnl::memory::data_type dst_type = dnnl::memory::data_type::f32;  ///< of the output
   bool relu = false;
   bool wants_grad_src = false;
+  const Desc* master =
+      nullptr;  ///< how the weights must lie in memory; null: as the weight gradient's kernel likes
 };
 
 /// Formats as the kernels chose them. `rotation` is set when `kernels.data_gradient` needs rotated weights.

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <vector>
 
+#include "cifar_mpi/data/downsample.hpp"
 #include "cifar_mpi/engine/step_tasks.hpp"
 #include "cpu/bf16.hpp"
 #include "cpu/parallel.hpp"
@@ -91,19 +92,72 @@ auto choose_write(int channels) {
   return channels == 3 ? best_version<Write<T, 3>>() : best_version<Write<T, 0>>();
 }
 
-/// Buffers in which crops that leave their image are assembled, one per thread.
-class Scratch {
+/// The weights with which an axis of a crop is downsampled.
+class Axis {
  public:
-  explicit Scratch(const data::AugmentSpec& spec)
-      : crop_bytes_(spec.kind == data::Augment::crop ? static_cast<std::size_t>(spec.output().count()) : 0),
-        bytes_(crop_bytes_ * static_cast<std::size_t>(loop_threads())) {}
-  std::uint8_t* of_this_thread() {
-    return bytes_.data() + crop_bytes_ * static_cast<std::size_t>(loop_thread());
+  Axis(int in, int out) {
+    for (int to = 0; to < out; ++to) {
+      const data::Taps taps = data::taps_of(in, out, to);
+      places_.push_back({taps.first, taps.count, weights_.size()});
+      for (int from = taps.first; from < taps.first + taps.count; ++from) {
+        const double weight = data::tap_weight(in, out, to, from);
+        weights_.push_back(static_cast<float>(weight / taps.sum));
+      }
+    }
+  }
+  int size() const { return static_cast<int>(places_.size()); }
+  /// Calls add(weight, from) for each value of which value `to` is made.
+  template <class Add>
+  [[gnu::always_inline]] void visit(int to, const Add& add) const {
+    const Place& place = places_[static_cast<std::size_t>(to)];
+    for (int i = 0; i < place.count; ++i)
+      add(weights_[place.first_weight + static_cast<std::size_t>(i)], place.first + i);
   }
 
  private:
-  std::size_t crop_bytes_;
-  std::vector<std::uint8_t> bytes_;
+  struct Place {
+    int first = 0;
+    int count = 0;
+    std::size_t first_weight = 0;
+  };
+  std::vector<Place> places_;
+  std::vector<float> weights_;
+};
+
+/// crop [channels, side, side] becomes out [channels, size, size], first along its columns, then along its rows; `row`
+/// [side] is scratch.
+template <class T>
+struct Downsample {
+  [[gnu::always_inline]] static void run(const Axis& axis, int side, int channels, const float* crop,
+                                         float* row, T* out) {
+    for (int c = 0; c < channels; ++c, crop += side * side) {
+      for (int y = 0; y < axis.size(); ++y, out += axis.size()) {
+        std::fill_n(row, side, 0.0f);
+        axis.visit(y, [&](float weight, int from) {
+          const float* const values = crop + from * side;
+          for (int x = 0; x < side; ++x) row[x] += weight * values[x];
+        });
+        for (int x = 0; x < axis.size(); ++x) {
+          float sum = 0.0f;
+          axis.visit(x, [&](float weight, int from) { sum += weight * row[from]; });
+          out[x] = from_float<T>(sum);
+        }
+      }
+    }
+  }
+};
+
+/// A buffer for each thread.
+template <class T>
+class Scratch {
+ public:
+  explicit Scratch(std::size_t size)
+      : size_(size), values_(size_ * static_cast<std::size_t>(loop_threads())) {}
+  T* of_this_thread() { return values_.data() + size_ * static_cast<std::size_t>(loop_thread()); }
+
+ private:
+  std::size_t size_;
+  std::vector<T> values_;
 };
 
 /// The crop, with fill values for pixels outside the image.
@@ -120,35 +174,67 @@ void assemble(const data::AugmentSpec& spec, const data::AugmentDraw& draw, cons
   }
 }
 
-Crop crop_of(const data::AugmentSpec& spec, const data::AugmentDraw& draw, const engine::DataView& data,
-             std::uint64_t sample, Scratch& scratch) {
-  const std::ptrdiff_t row_bytes = static_cast<std::ptrdiff_t>(spec.source.width) * spec.source.channels;
-  const std::uint8_t* image = data.images + sample * static_cast<std::uint64_t>(spec.source.count());
-  const bool inside = draw.top >= 0 && draw.left >= 0 && draw.top + spec.crop_height <= spec.source.height &&
-                      draw.left + spec.crop_width <= spec.source.width;
-  const Extent out = spec.output();
-  if (inside) {
-    return {image + draw.top * row_bytes + draw.left * out.channels, row_bytes, out.height, out.width,
-            out.channels};
+/// Writes samples as the network reads them.
+template <class T>
+class SampleWriter {
+ public:
+  SampleWriter(const data::AugmentSpec& spec, const engine::DataView& data)
+      : spec_(spec),
+        data_(data),
+        write_(choose_write<T>(spec.source.channels)),
+        crops_(spec.kind == data::Augment::crop ? static_cast<std::size_t>(spec.crop().count()) : 0),
+        write_whole_(choose_write<float>(spec.source.channels)),
+        axis_(spec.crop_height, spec.image_size),
+        downsample_(best_version<Downsample<T>>()),
+        whole_(spec.downsamples() ? static_cast<std::size_t>(spec.crop().count() + spec.crop_width) : 0) {}
+
+  void operator()(const data::AugmentDraw& draw, std::uint64_t sample, T* out) {
+    const Crop crop = crop_of(draw, sample);
+    if (!spec_.downsamples()) return write_(spec_, draw, crop, out);
+    float* const whole = whole_.of_this_thread();
+    write_whole_(spec_, draw, crop, whole);
+    downsample_(axis_, crop.width, crop.channels, whole, whole + spec_.crop().count(), out);
   }
-  std::uint8_t* const own = scratch.of_this_thread();
-  assemble(spec, draw, image, own);
-  return {own, std::ptrdiff_t{out.width} * out.channels, out.height, out.width, out.channels};
-}
+
+ private:
+  Crop crop_of(const data::AugmentDraw& draw, std::uint64_t sample) {
+    const std::ptrdiff_t row_bytes = static_cast<std::ptrdiff_t>(spec_.source.width) * spec_.source.channels;
+    const std::uint8_t* image = data_.images + sample * static_cast<std::uint64_t>(spec_.source.count());
+    const Extent out = spec_.crop();
+    const bool inside = draw.top >= 0 && draw.left >= 0 && draw.top + out.height <= spec_.source.height &&
+                        draw.left + out.width <= spec_.source.width;
+    if (inside) {
+      return {image + draw.top * row_bytes + draw.left * out.channels, row_bytes, out.height, out.width,
+              out.channels};
+    }
+    std::uint8_t* const own = crops_.of_this_thread();
+    assemble(spec_, draw, image, own);
+    return {own, std::ptrdiff_t{out.width} * out.channels, out.height, out.width, out.channels};
+  }
+
+  data::AugmentSpec spec_;
+  engine::DataView data_;
+  decltype(choose_write<T>(0)) write_;
+  Scratch<std::uint8_t> crops_;  ///< crops that leave their image
+
+  // Only with a size of its own:
+  decltype(choose_write<float>(0)) write_whole_;
+  Axis axis_;
+  decltype(best_version<Downsample<T>>()) downsample_;
+  Scratch<float> whole_;  ///< the normalized crop, and a row
+};
 
 template <class T>
 engine::Task plan_train(const engine::TrainBinding& binding, int batch, T* x, std::uint8_t* labels) {
   engine::Task task = engine::declare_train_input(binding, batch, sizeof(T), x, labels);
-  const auto write = choose_write<T>(binding.augment.source.channels);
-  task.start = [write, batch, x, labels, first = binding.first_sample, data = binding.data,
-                order = binding.order, spec = binding.augment, seed = binding.seed, step = binding.step,
-                scratch = Scratch(binding.augment)](engine::Lane&) mutable {
+  task.start = [batch, x, labels, first = binding.first_sample, data = binding.data, order = binding.order,
+                spec = binding.augment, seed = binding.seed, step = binding.step,
+                write = SampleWriter<T>(binding.augment, binding.data)](engine::Lane&) mutable {
     const std::uint64_t now = *step;
     const std::ptrdiff_t values = spec.output().count();
     parallel_for(batch, [&](std::ptrdiff_t i) {
       const data::SampleRef sample = order.at(now, first + static_cast<std::uint64_t>(i));
-      const data::AugmentDraw draw = draw_augment(spec, seed, sample.epoch, sample.id);
-      write(spec, draw, crop_of(spec, draw, data, sample.local, scratch), x + i * values);
+      write(draw_augment(spec, seed, sample.epoch, sample.id), sample.local, x + i * values);
       labels[i] = data.labels[sample.local];
     });
   };
@@ -158,17 +244,15 @@ engine::Task plan_train(const engine::TrainBinding& binding, int batch, T* x, st
 template <class T>
 engine::Task plan_evaluate(const engine::EvaluateBinding& binding, int batch, T* x, std::uint8_t* labels) {
   engine::Task task = engine::declare_evaluate_input(binding, batch, sizeof(T), x, labels);
-  const auto write = choose_write<T>(binding.augment.source.channels);
-  task.start = [write, batch, x, labels, data = binding.data, spec = binding.augment, cursor = binding.cursor,
-                scratch = Scratch(binding.augment)](engine::Lane&) mutable {
+  task.start = [batch, x, labels, data = binding.data, spec = binding.augment, cursor = binding.cursor,
+                write = SampleWriter<T>(binding.augment, binding.data)](engine::Lane&) mutable {
     const std::uint64_t begin = *cursor;
     const std::ptrdiff_t values = spec.output().count();
     parallel_for(batch, [&](std::ptrdiff_t i) {
       const std::uint64_t sample = begin + static_cast<std::uint64_t>(i);
       T* to = x + i * values;
       if (sample < data.count) {
-        const data::AugmentDraw draw = draw_augment(spec, 0, 0, sample);
-        write(spec, draw, crop_of(spec, draw, data, sample, scratch), to);
+        write(draw_augment(spec, 0, 0, sample), sample, to);
         labels[i] = data.labels[sample];
       } else {
         std::fill(to, to + values, T{});

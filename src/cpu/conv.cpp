@@ -55,7 +55,7 @@ Affine plan_conv(const Dnnl& dnnl, const model::Conv2d& layer, const AffinePlace
   AffineFormats formats;
   formats.src = place.src;
   formats.weights = Desc(weights, place.type, kAny);
-  formats.grad_weights = Desc(weights, kFp32, kAny);
+  formats.grad_weights = place.master != nullptr ? *place.master : Desc(weights, kFp32, kAny);
   if (layer.with_bias) formats.biases = Desc({layer.out_channels}, kFp32, memory::format_tag::a);
   formats.dst = activations(place.batch, place.out, place.dst_type, place.choose_dst ? kAny : place.format);
   formats.relu = place.relu;
@@ -110,6 +110,8 @@ PlannedGroupPtr plan_conv_group(Planning& planning, const engine::Chain& chain) 
   if (layer == nullptr) return nullptr;
   if (PlannedGroupPtr own = plan_image_conv_group(planning, chain)) return own;
   AffinePlace place = place_of(planning, chain);
+  const Planning::Weights* const wanted = planning.wanted_weights(layer->name);
+  if (wanted != nullptr) place.master = &wanted->master;
   const Desc nhwc = planning.nhwc(place.in);
   place.format = format_of(planning, *layer, place);
   const bool first = !place.wants_grad_src && has_kernels_for_planes(planning, *layer, place);

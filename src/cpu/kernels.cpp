@@ -33,7 +33,9 @@ constexpr PlannedGroupPtr (*kPlans[])(Planning&, const engine::Chain&) = {plan_c
 
 class CpuKernels final : public engine::Kernels {
  public:
-  CpuKernels(const engine::TowerSpec& spec, int conv_threads) : planning_(spec, conv_threads) {}
+  CpuKernels(const engine::TowerSpec& spec, int conv_threads)
+      : planning_(spec, conv_threads,
+                  spec.like != nullptr ? &dynamic_cast<const CpuKernels&>(*spec.like).planning_ : nullptr) {}
   Planning& planning() { return planning_; }
 
   std::unique_ptr<engine::Group> plan(const engine::Chain& chain) override {

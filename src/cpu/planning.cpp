@@ -7,13 +7,14 @@
 
 namespace cifar_mpi::cpu {
 
-Planning::Planning(const engine::TowerSpec& spec, int choose_for)
+Planning::Planning(const engine::TowerSpec& spec, int choose_for, const Planning* like)
     : batch(spec.batch),
       precision(spec.precision),
       type(data_type_of(spec.precision)),
       conv(spec.conv),
       threads(loop_threads()),
-      conv_threads(choose_for > 0 ? choose_for : threads) {}
+      conv_threads(choose_for > 0 ? choose_for : threads),
+      like_(like) {}
 
 engine::Format Planning::format(const Desc& desc) {
   const auto known = std::find(descs_.begin(), descs_.end(), desc);

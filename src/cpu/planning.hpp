@@ -1,5 +1,6 @@
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -30,8 +31,8 @@ class Planning {
  public:
   using Type = dnnl::memory::data_type;
 
-  /// `choose_for`: conv_threads of BackendOptions.
-  Planning(const engine::TowerSpec& spec, int choose_for);
+  /// `choose_for`: conv_threads of BackendOptions. `like`: of TowerSpec::like, or null.
+  Planning(const engine::TowerSpec& spec, int choose_for, const Planning* like);
 
   Dnnl dnnl;
   int batch;
@@ -41,6 +42,17 @@ class Planning {
   int threads;       ///< for which kernels are planned
   int conv_threads;  ///< for which `automatic` chooses between FFT and direct
   std::string text;  ///< kernel choices, one per line
+
+  /// How the weights of a convolution lie in memory.
+  struct Weights {
+    Desc master;
+    bool by_fft = false;
+  };
+  std::map<std::string, Weights> weights;  ///< by layer with weights
+  /// Those of TowerSpec::like, which this tower must match; null: any.
+  const Weights* wanted_weights(const std::string& layer) const {
+    return like_ != nullptr ? &like_->weights.at(layer) : nullptr;
+  }
 
   /// Conversion to and from formats of the lowering. A value and its gradient differ only in type.
   engine::Format format(const Desc& desc);
@@ -68,6 +80,7 @@ class Planning {
   void note(const std::string& what, const Kernel& kernel, const std::string& remark = "");
 
  private:
+  const Planning* like_;
   std::vector<Desc> descs_;  ///< by Format::id
 };
 

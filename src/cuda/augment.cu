@@ -63,6 +63,23 @@ __device__ void find_map(const data::AugmentSpec& spec, float contrast, const Su
                           [](double square) { return sqrt(square); });
 }
 
+/// The pixel of a downsampled image, of normalized values of the crop.
+template <class T>
+__device__ void write_downsampled(const data::AugmentSpec& spec, const data::AugmentDraw& draw,
+                                  const Divisor& width, const std::uint8_t* image, const data::AffineMap& map,
+                                  int pixel, T* to) {
+  const int y = pixel / spec.image_size, x = pixel - y * spec.image_size;
+  float sums[kMostChannels] = {};
+  const float weights = visit_taps(spec, y, x, [&](float weight, int row, int column) {
+    if (draw.is_cut(spec, row, column)) return;
+    const Pixel found =
+        pixel_of(image, crop_source(spec, draw, width, row * spec.crop_width + column), spec.source.channels);
+    for (int c = 0; c < kMostChannels; ++c)
+      sums[c] += weight * (map.scale[c] * static_cast<float>(found.v[c]) + map.shift[c]);
+  });
+  for (int c = 0; c < spec.source.channels; ++c) to[c] = from_float<T>(sums[c] / weights);
+}
+
 /// One block writes one sample. The sums are integers, so the order of the threads' additions does not
 /// matter.
 template <class T>
@@ -87,6 +104,11 @@ __device__ void write_sample(const InputPlace& place, const Divisor& width, std:
     map = data::dataset_map(spec);
   }
   __syncthreads();
+  if (spec.downsamples()) {
+    for (int pixel = me; pixel < spec.image_size * spec.image_size; pixel += kThreads)
+      write_downsampled(spec, draw, width, image, map, pixel, out + pixel * channels);
+    return;
+  }
   float scales[kMostChannels], shifts[kMostChannels];
   for (int c = 0; c < kMostChannels; ++c) {
     scales[c] = map.scale[c];
@@ -104,8 +126,8 @@ __device__ void write_sample(const InputPlace& place, const Divisor& width, std:
   }
 }
 
-/// One block per sample. Reads a crop twice, the second time from the cache, and writes it once. Little data
-/// moves, so the limit is the serial work of one thread: the draw and the map.
+/// One block per sample. Reads a crop twice, the second time from the cache, and writes it once; downsampling reads each
+/// pixel several times there. Little data moves, so the limit is the serial work of one thread: the draw and the map.
 template <class T>
 __global__ void __launch_bounds__(kThreads) train(TrainInput input, Divisor width) {
   __shared__ data::SampleRef sample;

@@ -9,7 +9,7 @@
 #include "cuda/value_type.hpp"
 
 /// Turns resident uint8 images into the input of a network: crop, flip, contrast and standardization in two
-/// passes. Both enqueue and return.
+/// passes, the second with downsampling. Both enqueue and return.
 namespace cifar_mpi::cuda {
 
 /// The label of padding; the loss ignores it.
@@ -22,7 +22,7 @@ struct InputPlace {
   std::uint64_t count = 0;
   int batch = 0;
   ValueType type = ValueType::fp32;
-  void* x = nullptr;                     ///< [batch, crop_height, crop_width, channels]
+  void* x = nullptr;                     ///< [batch, output height, width, channels]
   std::uint8_t* batch_labels = nullptr;  ///< [batch]
 };
 

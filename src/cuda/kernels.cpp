@@ -118,7 +118,7 @@ void NetKernels::plan_library(const Trial& trial, Ladder& ladder) {
     bool some = false;
     for (const auto& [direction, what] : kDirections) {
       if (direction == ConvDirection::data_gradient && !entry.wants_grad_x) continue;
-      const std::string kernel = concat(entry.name, ' ', what);
+      const std::string kernel = concat(prefix_, entry.name, ' ', what);
       const int start = ladder.start_of(kernel), rung = library.plan(direction, trial, start);
       some = some || rung < kConvRungs;
       if (rung == 0) continue;
@@ -164,7 +164,7 @@ std::size_t NetKernels::product_trial_bytes() const {
 
 void NetKernels::plan_products(const Trial& trial, Ladder& ladder) {
   const auto plan = [&](const std::string& name, Matmul& product) {
-    const std::string kernel = name + " product";
+    const std::string kernel = concat(prefix_, name, " product");
     product.plan(trial, ladder.start_of(kernel));
     if (product.rung() == 0) return;
     const bool plain = product.rung() == kPlainRung;

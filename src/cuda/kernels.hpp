@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cifar_mpi/comm/world.hpp"
@@ -59,8 +60,10 @@ enum class ConvChoice : std::uint8_t { automatic, products, library };
 /// The libraries' kernels for one network and batch. Created without a device; usable once planned.
 class NetKernels {
  public:
-  NetKernels(int batch, engine::Precision precision, ConvChoice choice)
-      : batch_(batch), precision_(precision), choice_(choice) {}
+  /// `prefix` distinguishes the kernels from those of other networks in one ladder; only the first has none.
+  NetKernels(int batch, engine::Precision precision, ConvChoice choice, std::string prefix = {})
+      : batch_(batch), precision_(precision), choice_(choice), prefix_(std::move(prefix)) {}
+  bool begins_ladder() const { return prefix_.empty(); }
 
   /// Adds the kernels of a layer; their address does not change.
   const AffineKernels& add(const std::string& name, const Affine& affine);
@@ -89,6 +92,7 @@ class NetKernels {
   int batch_;
   engine::Precision precision_;
   ConvChoice choice_;
+  std::string prefix_;
   std::deque<Entry> entries_;
 };
 

@@ -21,11 +21,19 @@ using engine::Lane;
 using engine::Task;
 using engine::ValueFormat;
 
+/// "24x24 "
+std::string size_of(const model::NetSpec& net) { return concat(net.input.height, 'x', net.input.width, ' '); }
+
 class CudaKernels final : public engine::Kernels {
  public:
   CudaKernels(const engine::TowerSpec& spec, PlanContext context, ConvChoice choice)
       : context_(std::move(context)),
-        shared_{spec.batch, spec.precision, NetKernels(spec.batch, spec.precision, choice), 0, {}} {}
+        shared_{
+            spec.batch,
+            spec.precision,
+            NetKernels(spec.batch, spec.precision, choice, spec.like != nullptr ? size_of(*spec.net) : ""),
+            0,
+            {}} {}
 
   std::unique_ptr<engine::Group> plan(const engine::Chain& chain) override {
     return make_group(shared_, plan_group(chain, shared_.batch, shared_.precision));
@@ -150,7 +158,7 @@ class CudaEnds final : public engine::Ends {
 
 PlanContext plan_context(Device& device, Ladder& ladder) {
   const auto plan = [&device, &ladder](NetKernels& kernels) {
-    ladder.begin();
+    if (kernels.begins_ladder()) ladder.begin();
     if (const std::size_t bytes = kernels.library_trial_bytes(); bytes > 0) {
       kernels.plan_library(TrialMemory(device, bytes).trial(), ladder);
     }

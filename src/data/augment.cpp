@@ -15,7 +15,7 @@ namespace {
 
 std::vector<double> crop_and_flip(const AugmentSpec& spec, const AugmentDraw& draw,
                                   std::span<const std::uint8_t> image) {
-  const Extent out = spec.output();
+  const Extent out = spec.crop();
   std::vector<double> values;
   values.reserve(static_cast<std::size_t>(out.count()));
   for (int y = 0; y < out.height; ++y) {
@@ -41,20 +41,46 @@ void adjust_contrast(std::vector<double>& values, std::size_t channels, double f
   }
 }
 
-void standardize(const std::vector<double>& values, std::span<float> out) {
+void standardize(std::vector<double>& values) {
   const auto n = static_cast<double>(values.size());
   double mean = 0.0;
   for (const double v : values) mean += v / n;
   double variance = 0.0;
   for (const double v : values) variance += (v - mean) * (v - mean) / n;
   const double divisor = std::max(std::sqrt(variance), 1.0 / std::sqrt(n));
-  for (std::size_t i = 0; i < values.size(); ++i) out[i] = static_cast<float>((values[i] - mean) / divisor);
+  for (double& v : values) v = (v - mean) / divisor;
+}
+
+/// `rows` rows of [in, inner] values become rows of [out, inner] values, by the formula of downsample.hpp.
+std::vector<double> downsample(const std::vector<double>& values, int rows, int in, int out, int inner) {
+  std::vector<double> smaller(static_cast<std::size_t>(rows * out * inner));
+  for (int row = 0; row < rows; ++row) {
+    for (int to = 0; to < out; ++to) {
+      for (int i = 0; i < inner; ++i) {
+        double sum = 0.0, weights = 0.0;
+        for (int from = 0; from < in; ++from) {
+          const double distance = std::abs((from + 0.5) * out / in - (to + 0.5));
+          const double weight = std::max(0.0, 1.0 - distance);
+          sum += weight * values[static_cast<std::size_t>((row * in + from) * inner + i)];
+          weights += weight;
+        }
+        smaller[static_cast<std::size_t>((row * out + to) * inner + i)] = sum / weights;
+      }
+    }
+  }
+  return smaller;
 }
 
 }  // namespace
 
 void check_crop(const AugmentSpec& spec) {
-  const Extent out = spec.output();
+  const Extent out = spec.crop();
+  if (spec.downsamples() &&
+      (spec.image_size < 0 || out.height != out.width || spec.image_size > out.height)) {
+    throw Error(ErrorKind::usage,
+                concat("cannot downsample a crop of ", to_string(out), " to ", spec.image_size, 'x',
+                       spec.image_size, "; the crop must be square and at least that large"));
+  }
   if (out.height >= 1 && out.width >= 1 && out.channels >= 1 && out.height <= spec.source.height &&
       out.width <= spec.source.width && out.channels <= kMostChannels &&
       out.height <= kMostCropPixels / out.width) {
@@ -74,17 +100,23 @@ void augment_reference(const AugmentSpec& spec, const AugmentDraw& draw, double 
   const auto channels = static_cast<std::size_t>(spec.source.channels);
   adjust_contrast(values, channels, draw.contrast);
   if (spec.normalize == Normalize::image) {
-    standardize(values, out);
+    standardize(values);
   } else {
     for (std::size_t i = 0; i < values.size(); ++i) {
-      out[i] = static_cast<float>((values[i] - static_cast<double>(spec.mean[i % channels])) /
-                                  static_cast<double>(spec.deviation[i % channels]));
+      values[i] = (values[i] - static_cast<double>(spec.mean[i % channels])) /
+                  static_cast<double>(spec.deviation[i % channels]);
     }
   }
   for (std::size_t i = 0; i < values.size(); ++i) {
     const int pixel = static_cast<int>(i / channels);
-    if (draw.is_cut(spec, pixel / spec.crop_width, pixel % spec.crop_width)) out[i] = 0.0f;
+    if (draw.is_cut(spec, pixel / spec.crop_width, pixel % spec.crop_width)) values[i] = 0.0;
   }
+  if (spec.downsamples()) {
+    const int in = spec.crop_height, size = spec.image_size, inner = spec.source.channels;
+    values = downsample(values, 1, in, size, in * inner);
+    values = downsample(values, size, in, size, inner);
+  }
+  std::ranges::transform(values, out.begin(), [](double v) { return static_cast<float>(v); });
 }
 
 }  // namespace cifar_mpi::data

@@ -1,6 +1,7 @@
 #include "cifar_mpi/lower/tower.hpp"
 
 #include <iterator>
+#include <numeric>
 #include <stdexcept>
 #include <utility>
 
@@ -70,6 +71,20 @@ Tower::Tower(engine::TowerKernels kernels, const engine::TowerSpec& spec)
   graph_ = std::make_unique<LoweredGraph>(lower_graph(kernels_, spec_));
   lay_out();
   plan_text_ = kernels_.kernels->finalize();
+}
+
+void Tower::require_same_memory(const Tower& other) const {
+  for (std::size_t p = 0; p < homes_.size(); ++p) {
+    std::vector<float> order(static_cast<std::size_t>(spec_.params->at(p).shape.count()));
+    std::iota(order.begin(), order.end(), 1.0f);  // exact up to 2^24
+    std::vector<float> mine(layout_.entries[p].floats), its(other.layout_.entries.at(p).floats);
+    from_logical(p, order, mine);
+    other.from_logical(p, order, its);
+    if (mine == its) continue;
+    throw std::logic_error(concat("the values of ", (*spec_.params)[p].name,
+                                  " lie in memory in another order for ", to_string(input()), " than for ",
+                                  to_string(other.input())));
+  }
 }
 
 Tower::~Tower() = default;

@@ -61,6 +61,32 @@ void describe_cores(const Plan& plan, const engine::Backend& backend) {
   }
 }
 
+namespace {
+
+/// The network for images of another size. Throws Error{usage} if it has other parameters there.
+model::NetSpec smaller_network(const Plan& plan, int pixels) {
+  const Extent input{pixels, pixels, plan.network.net.input.channels};
+  const std::string here = concat("--image-size: model ", plan.config.model,
+                                  " cannot be trained with images of ", pixels, " pixels: ");
+  const char* const advice = "; give --image-size full, or other sizes";
+  model::NetSpec net;
+  try {
+    net = model::make_model(plan.config.model, input, plan.network.net.classes);
+  } catch (const Error& error) {
+    throw Error(ErrorKind::usage, concat(here, error.what(), advice));
+  }
+  const model::ParamTable params = model::make_param_table(net);
+  for (std::size_t p = 0; p < plan.network.params.size(); ++p) {
+    const model::Param& full = plan.network.params[p];
+    if (p < params.size() && params[p].name == full.name && params[p].shape == full.shape) continue;
+    throw Error(ErrorKind::usage,
+                concat(here, "the parameters of ", full.name, " depend on the size", advice));
+  }
+  return net;
+}
+
+}  // namespace
+
 void plan_for(Plan& plan, const data::DatasetInfo& info) {
   check(plan.config);
   plan.info = info;
@@ -70,6 +96,10 @@ void plan_for(Plan& plan, const data::DatasetInfo& info) {
   if (plan.config.optimizer.kind == optim::OptimizerKind::muon) require_hidden_matrices(plan.network);
   for (model::Param& param : plan.network.params) {
     if (param.weight_decay > 0.0f) param.weight_decay = static_cast<float>(plan.config.weight_decay);
+  }
+  for (const config::ImageSize& size : plan.config.image_sizes) {
+    if (size.pixels != plan.network.net.input.height)
+      plan.smaller.emplace(size.pixels, smaller_network(plan, size.pixels));
   }
 }
 
@@ -104,13 +134,44 @@ std::vector<std::uint64_t> boundaries(const Plan& plan, const engine::Replay& re
   return steps;
 }
 
+std::uint64_t program_end(const Plan& plan, std::uint64_t done) {
+  std::uint64_t end = plan.sizes.total_steps;
+  const auto note = [&](std::uint64_t from) {
+    if (from > done) end = std::min(end, from);
+  };
+  if (plan.config.update == comm::UpdateKind::local) note(plan.sizes.local_from);
+  for (const config::ImageStage& stage : plan.sizes.image_stages) note(stage.from);
+  return end;
+}
+
+int image_size(const Plan& plan, std::uint64_t done) {
+  int pixels = 0;
+  for (const config::ImageStage& stage : plan.sizes.image_stages) {
+    if (stage.from <= done) pixels = stage.pixels;
+  }
+  return pixels == plan.network.net.input.height ? 0 : pixels;
+}
+
+model::Flops training_flops(const Plan& plan) {
+  model::Flops sum;
+  for (std::uint64_t begin = 0, end = 0; begin < plan.sizes.total_steps; begin = end) {
+    end = program_end(plan, begin);
+    const int pixels = image_size(plan, begin);
+    const model::Flops one = model::training_flops(pixels == 0 ? plan.network.net : plan.smaller.at(pixels));
+    const double images = static_cast<double>(end - begin) * static_cast<double>(plan.sizes.global_batch);
+    sum.nominal += one.nominal * images;
+    sum.in_image += one.in_image * images;
+  }
+  return sum;
+}
+
 bool is_unbroken(const Plan& plan, const engine::Replay& steps) {
   const config::TrainConfig& config = plan.config;
   const engine::Replay inner{steps.begin, steps.end - 1};
   const auto due = [&](auto every) { return inner.crosses(static_cast<std::uint64_t>(every)); };
-  const bool changes = inner.begin < plan.sizes.local_from && inner.end >= plan.sizes.local_from;
-  return !changes && !due(eval_every(plan)) && !due(plan.sizes.total_steps) &&
-         !due(config.checkpoint_every) && !due(config.check_every) && !due(config.log_every);
+  return inner.end < program_end(plan, inner.begin) && !due(eval_every(plan)) &&
+         !due(plan.sizes.total_steps) && !due(config.checkpoint_every) && !due(config.check_every) &&
+         !due(config.log_every);
 }
 
 run::Retention retention_of(const config::TrainConfig& config) {

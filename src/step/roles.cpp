@@ -18,7 +18,7 @@ std::string memory_of(const model::Param& param) { return concat("the memory of 
 
 RunFingerprint kernels_of(const Plan& plan, const Device& device) {
   RunFingerprint kernels{{std::string(kPrecision), std::string(to_string(plan.config.precision))}};
-  std::istringstream lines(device.tower->plan_text());
+  std::istringstream lines(device.plan_text());
   for (std::string line; std::getline(lines, line);)
     kernels.emplace_back(concat("line ", kernels.size(), " of the kernel plan"), line);
   for (std::size_t p = 0; p < plan.network.params.size(); ++p)

@@ -94,7 +94,9 @@ namespace {
 
 void allocate_summaries(const Plan& plan, const Device& device, Blocks& blocks) {
   const std::size_t params = plan.network.params.size() + trained_params(plan.network.params);
-  const std::size_t counted = device.tower->observed().size() + params;
+  std::size_t layers = device.tower->observed().size();
+  for (const auto& [size, tower] : device.smaller) layers = std::max(layers, tower->observed().size());
+  const std::size_t counted = layers + params;
   const auto floats = static_cast<std::size_t>(kept_images(plan) * plan.network.net.input.count());
   blocks.value_counts = device.backend->allocate(counted * sizeof(engine::ValueCounts));
   blocks.kept_images = device.backend->allocate(floats * sizeof(float));
@@ -133,6 +135,13 @@ void write_step(const Device& device, Blocks& blocks, std::uint64_t done) {
                        blocks.step_counter.size());
 }
 
+std::string Device::plan_text() const {
+  std::string text = tower->plan_text();
+  for (const auto& [size, smaller_tower] : smaller)
+    text += concat("images of ", size, 'x', size, ":\n", smaller_tower->plan_text());
+  return text;
+}
+
 void open_device(const Plan& plan, Device& device, const comm::PlatformFactory& make_platform) {
   comm::Platform platform = make_platform(backend_options(plan));
   device.backend = std::move(platform.backend);
@@ -144,8 +153,17 @@ void plan_network(Plan& plan, Device& device) {
   config.precision = device.backend->resolve(config.precision);
   const engine::TowerSpec spec{&plan.network.net, &plan.network.params, plan.sizes.batch / plan.sizes.parts,
                                config.precision, config.conv};
+  device.smaller.clear();
   device.tower = std::make_unique<lower::Tower>(*device.backend, spec);
   device.layout = device.tower->layout();
+  for (const auto& [size, net] : plan.smaller) {
+    engine::TowerSpec smaller = spec;
+    smaller.net = &net;
+    smaller.like = &device.tower->kernels();
+    const auto [place, is_new] =
+        device.smaller.emplace(size, std::make_unique<lower::Tower>(*device.backend, smaller));
+    place->second->require_same_memory(*device.tower);
+  }
   device.arena.emplace([&backend = *device.backend](std::size_t bytes) { return backend.allocate(bytes); });
 }
 
@@ -268,7 +286,8 @@ std::vector<engine::Task> compute_tasks(const StepContext& context, engine::Trai
     binding.first_sample =
         static_cast<std::uint64_t>(part) * static_cast<std::uint64_t>(plan.sizes.batch / parts);
     device.arena->rewind();
-    for (engine::Task& task : device.tower->train_tasks(binding, *device.arena))
+    for (engine::Task& task :
+         device.tower_for(binding.augment.image_size).train_tasks(binding, *device.arena))
       tasks.push_back(std::move(task));
     float* const sums = binding.control;
     const bool last = part + 1 == parts;
@@ -298,9 +317,11 @@ engine::RunnerKind runner_of(const Plan& plan) {
 
 }  // namespace
 
-std::unique_ptr<engine::Runner> plan_step(const StepContext& context, comm::Concurrency concurrent) {
+std::unique_ptr<engine::Runner> plan_step(const StepContext& context, comm::Concurrency concurrent,
+                                          int image_size) {
   const auto& [plan, device, blocks, update] = context;
-  const engine::TrainBinding binding = bind_step(context);
+  engine::TrainBinding binding = bind_step(context);
+  binding.augment.image_size = image_size;
   const engine::ControlLayout& control = binding.control_layout;
   const engine::ParamLayout& layout = device.layout;
   const std::size_t trained = layout.trained_floats;
@@ -342,6 +363,12 @@ std::unique_ptr<engine::Runner> plan_step(const StepContext& context, comm::Conc
   return device.backend->runner(std::move(program), runner_of(plan), regions_of(context));
 }
 
+engine::ValueCounts* param_counts(const Plan& plan, const Blocks& blocks) {
+  const std::size_t params = plan.network.params.size() + trained_params(plan.network.params);
+  return blocks.value_counts.as<engine::ValueCounts>() +
+         (blocks.value_counts.size() / sizeof(engine::ValueCounts) - params);
+}
+
 /// On one lane, since it runs between steps, when nothing else does.
 std::unique_ptr<engine::Runner> plan_histograms(const StepContext& context) {
   const auto& [plan, device, blocks, update] = context;
@@ -349,7 +376,7 @@ std::unique_ptr<engine::Runner> plan_histograms(const StepContext& context) {
   const auto* const weights = blocks.state[optim::StateRole::weights].as<const float>();
   const float* const grads = update.block().grads().data();
   const std::size_t params = layout.entries.size(), trained = trained_params(plan.network.params);
-  auto* const counts = blocks.value_counts.as<engine::ValueCounts>() + device.tower->observed().size();
+  auto* const counts = param_counts(plan, blocks);
   std::vector<engine::CountBinding> variables, gradients;
   for (std::size_t p = 0; p < params; ++p) {
     const std::size_t at = layout.entries[p].offset;

@@ -90,7 +90,7 @@ class Loop {
   void note_parameter_hash();
   bool evaluate();
   void keep(const run::EvaluationFile& evaluation);
-  void begin_local_steps();
+  void change_program();
 
   SessionState& s_;
   step::Plan& plan_;
@@ -183,11 +183,12 @@ bool Loop::was_concluded() const {
       run::recorded_test_accuracy(run::open_checkpoint(*plan_.run, launched())).has_value());
 }
 
-/// From here on a replay takes all the steps between two averagings.
-void Loop::begin_local_steps() {
+/// From here on a replay takes all the steps between two averagings, or images of another size.
+void Loop::change_program() {
   finish();
   recording_->finish();
-  s_.programs.step = std::move(s_.programs.local_steps);
+  const bool traces = recording_->requested();
+  const std::string text = s_.programs.change();
   step::write_step(s_.device, s_.blocks, launched());
   launches_.change_program();
   s_.show_step();
@@ -195,8 +196,8 @@ void Loop::begin_local_steps() {
     recording_.emplace(plan_, *s_.blocks.update, *s_.programs.step, step::boundaries(plan_, launches_.next()),
                        launches_.next());
   });
-  view_.event(concat("step ", launched(), ": from here on ", plan_.config.local.steps,
-                     " steps of each rank between averagings"));
+  if (traces) recording_->trace_next();
+  view_.event(concat("step ", launched(), ": from here on ", text));
   enter(comm::Activity::training);
   reporter_.begin_interval(launched());
 }
@@ -224,8 +225,8 @@ void Loop::train() {
       save_and_go_on();
       if (stopping_) break;
     }
-    if (launched() == plan_.sizes.local_from && s_.programs.local_steps) {
-      begin_local_steps();
+    if (!s_.programs.later.empty() && launched() == s_.programs.later.front().from) {
+      change_program();
       if (stopping_) break;
     }
     launch();

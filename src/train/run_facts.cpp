@@ -205,7 +205,7 @@ run::Checkpoint snapshot(const step::Plan& plan, const step::Device& device, con
   from.learning_rate_rule = schedule.describe();
   from.precision = to_string(plan.config.precision);
   from.backend = device.backend->description();
-  from.kernels = device.tower->plan_text();
+  from.kernels = device.plan_text();
   from.configuration = run::without_paths(plan.config.text);
   from.git_revision = git_revision();
   from.time = wall_time();

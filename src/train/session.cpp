@@ -108,6 +108,28 @@ void write_batches(const step::Plan& plan, const step::Device& device, step::Blo
   device.backend->copy(blocks.batch_counter.data(), reinterpret_cast<const std::byte*>(&mine), sizeof mine);
 }
 
+/// The program of the next step, and those after it.
+void build_steps(SessionState& state) {
+  const step::Plan& plan = state.plan;
+  Programs& programs = state.programs;
+  const comm::Concurrency concurrent{.branches = plan.config.side_lane};
+  const bool local = plan.config.update == comm::UpdateKind::local;
+  const std::uint64_t begin = std::min(plan.progress.step, plan.sizes.total_steps - 1);
+  for (std::uint64_t from = begin; from < plan.sizes.total_steps; from = step::program_end(plan, from)) {
+    Programs::Next next{from, {}, step::image_size(plan, from), {}};
+    if (local && from >= plan.sizes.local_from) {
+      next.step = step::plan_local_steps(state.context(), concurrent);
+      next.text = concat(plan.config.local.steps, " steps of each rank between averagings");
+    } else {
+      next.step = step::plan_step(state.context(), concurrent, next.image_size);
+      const Extent& input = state.device.tower_for(next.image_size).input();
+      next.text = concat("images of ", input.height, 'x', input.width);
+    }
+    programs.later.push_back(std::move(next));
+  }
+  programs.change();
+}
+
 /// The blocks, the finalized programs on them, and the initial values.
 void build_programs(SessionState& state, const run::Start& start, const data::DatasetFile& dataset) {
   step::Plan& plan = state.plan;
@@ -118,12 +140,7 @@ void build_programs(SessionState& state, const run::Start& start, const data::Da
   step::write_step(device, blocks,
                    plan.progress.step);  // before the step is planned: servers count from there
   write_batches(plan, device, blocks);
-  const comm::Concurrency concurrent{.branches = plan.config.side_lane};
-  const bool local = plan.config.update == comm::UpdateKind::local;
-  if (local) programs.local_steps = step::plan_local_steps(state.context(), concurrent);
-  programs.step = local && plan.progress.step >= plan.sizes.local_from
-                      ? std::move(programs.local_steps)
-                      : step::plan_step(state.context(), concurrent);
+  build_steps(state);
   if (plan.config.summary_every > 0 && plan.world.rank() == 0)
     programs.histograms = step::plan_histograms(state.context());
   if (plan.serves()) {
@@ -156,8 +173,8 @@ run::StartRequest start_request(const step::Plan& plan) {
           plan.sizes.aggregated};
 }
 
-run::StartedRun started_run(const step::Plan& plan, const lower::Tower& tower) {
-  return {plan.progress.resolved,   tower.plan_text(),
+run::StartedRun started_run(const step::Plan& plan, const step::Device& device) {
+  return {plan.progress.resolved,   device.plan_text(),
           plan.config.reproducible, plan.config.shuffle,
           plan.info.train_count,    plan.sizes.global_batch,
           plan.sizes.workers,       plan.sizes.partial_aggregation()};
@@ -196,6 +213,31 @@ std::string local_text(const step::Plan& plan) {
   return concat("update: local, ", local.steps, local.steps == 1 ? " step" : " steps",
                 " of each rank between averagings, outer ", optim::describe(local), from,
                 "; log, evaluation, checkpoints and stops wait for an averaging");
+}
+
+/// "operations: 0.2245 PFLOP in all, 0.1875 without taps outside the images"
+std::string operations_text(const step::Plan& plan) {
+  const model::Flops all = step::training_flops(plan);
+  return fmt::format("operations: {:.4g} PFLOP in all, {:.4g} without taps outside the images",
+                     1e-15 * all.nominal, 1e-15 * all.in_image);
+}
+
+/// "image size: 24x24 in steps 1 to 147 (355 MFLOP per image), 28x28 …"
+std::string image_size_text(const step::Plan& plan) {
+  std::string text = "image size: ";
+  for (std::uint64_t from = 0, end = 0; from < plan.sizes.total_steps; from = end) {
+    end = step::program_end(plan, from);
+    const int pixels = step::image_size(plan, from);
+    const model::NetSpec& net = pixels == 0 ? plan.network.net : plan.smaller.at(pixels);
+    text +=
+        concat(from == 0 ? "" : ", ", net.input.height, 'x', net.input.width, " in steps ", from + 1, " to ",
+               end, fmt::format(" ({:.0f} MFLOP per image)", 1e-6 * model::training_flops(net).nominal));
+  }
+  text += "; evaluation sees whole images";
+  if (plan.sizes.image_stages.size() == plan.config.image_sizes.size()) return text;
+  return concat(text, "; the run ends before ",
+                plan.config.image_sizes[plan.sizes.image_stages.size()].pixels, " pixels of --image-size ",
+                config::describe(plan.config.image_sizes));
 }
 
 /// The effect of several ranks with the default batch, which is per rank.
@@ -258,6 +300,8 @@ void describe_run(const step::Plan& plan, const step::Device& device, const comm
                     "gradient; 0.001 is usual"));
   }
   if (config.update == comm::UpdateKind::local) log.info(local_text(plan));
+  if (!config.image_sizes.empty()) log.info(image_size_text(plan));
+  log.info(operations_text(plan));
   if (const std::string note = update.note(); !note.empty()) log.warn(note);
   if (plan.sizes.partial_aggregation() && !config.aggregation.asynchronous &&
       config.shuffle == data::Shuffle::shard) {
@@ -285,14 +329,14 @@ void describe_run(const step::Plan& plan, const step::Device& device, const comm
   if (!start.changed.empty())
     log.info(
         concat("changed from step ", plan.progress.step + 1, " on: ", start.changed, " (--allow-change)"));
-  for (const std::string& note : run::resume_notes(start, started_run(plan, *device.tower))) log.info(note);
+  for (const std::string& note : run::resume_notes(start, started_run(plan, device))) log.info(note);
 }
 
 /// Rank 0 logs it, and rank 0 computes.
 void describe_kernels(const step::Plan& plan, const step::Device& device,
                       const std::vector<std::string>& slower) {
   if (plan.serves()) return;
-  const std::string lines = device.tower->plan_text();
+  const std::string lines = device.plan_text();
   if (!plan.config.show_kernels) {
     plan.log.info(concat("kernels: ", std::count(lines.begin(), lines.end(), '\n'),
                          " choices; --show-kernels lists them"));

@@ -1,6 +1,11 @@
 #pragma once
 
+#include <cstdint>
+#include <deque>
 #include <functional>
+#include <memory>
+#include <string>
+#include <utility>
 
 #include "cifar_mpi/base/run_fingerprint.hpp"
 #include "cifar_mpi/comm/heartbeat.hpp"
@@ -12,9 +17,24 @@ namespace cifar_mpi::train {
 
 /// The finalized programs of a run, and its evaluation.
 struct Programs {
-  std::unique_ptr<engine::Runner> step;  ///< from the run's first step on
-  std::unique_ptr<engine::Runner>
-      local_steps;  ///< if gradients are exchanged at first: from sizes.local_from on
+  /// A program that replaces `step`.
+  struct Next {
+    std::uint64_t from = 0;  ///< completed steps
+    std::unique_ptr<engine::Runner> step;
+    int image_size = 0;
+    std::string text;  ///< for the log: what is different from there on
+  };
+  std::unique_ptr<engine::Runner> step;
+  int image_size = 0;      ///< of the images of `step`, as step::image_size
+  std::deque<Next> later;  ///< in order: after the first --local-after epochs, and for each of --image-size
+  /// Takes the first of `later`; returns its text.
+  std::string change() {
+    Next next = std::move(later.front());
+    later.pop_front();
+    step = std::move(next.step);
+    image_size = next.image_size;
+    return std::move(next.text);
+  }
   std::unique_ptr<engine::Runner>
       histograms;  ///< counts parameters and gradients between steps; rank 0's, or null
   std::optional<evaluation::Evaluator> evaluator;

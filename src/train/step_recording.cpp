@@ -195,13 +195,15 @@ StepRecording::StepRecording(const step::Plan& plan, const comm::Update& update,
     : plan_(plan),
       update_(update),
       step_(step),
-      schedule_(plan.sizes.steps_per_epoch, first.begin, plan.sizes.total_steps, std::move(boundaries),
-                first.steps()),
+      schedule_(plan.sizes.steps_per_epoch, first.begin, step::program_end(plan, first.begin),
+                std::move(boundaries), first.steps()),
       next_(plan.sizes.partial_aggregation() ? std::nullopt : schedule_.next(first.begin)),
       rows_(timeline_rows(step_.program())),
       recorder_(make_recorder(step_.program(), kGathered)) {
   const config::TraceWindow& asked = plan_.config.trace;
-  const bool first_program = first.begin == plan_.progress.step;
+  // The rest of a trace is one of its own, except after the change to local steps, whose replays are longer.
+  const bool first_program =
+      first.begin == plan_.progress.step || plan_.config.update != comm::UpdateKind::local;
   if (asked.first > 0 && (first_program || asked.first > first.begin)) asked_ = {asked.first - 1, asked.last};
   if (plan_.world.rank() != 0) return;
   const DirectoryEntry file = *plan_.run / "timeline.h5";
@@ -261,7 +263,7 @@ void StepRecording::begin_trace(const engine::Replay& first) {
   if (!recorded_.empty()) gather();
   std::uint64_t asked = requested_ ? first.begin + kTracedOnRequest : asked_.end;
   if (asked_.begin <= asked) asked = std::max(asked, asked_.end);  // one trace for both
-  asked = std::min(asked, plan_.sizes.total_steps);
+  asked = std::min(asked, step::program_end(plan_, first.begin));
   requested_ = false;
   std::uint64_t end = first.begin, replays = 0;
   for (; end < asked; ++replays) end += first.steps();

@@ -69,6 +69,8 @@ class StepRecording {
   /// A rank was asked for a trace, and all ranks know it: the trace begins with the next launch, unless one
   /// is in progress.
   void trace_next() { requested_ = !tracing_.has_value(); }
+  /// Whether it has not begun.
+  bool requested() const { return requested_; }
   /// The record of the replay that began with this step; in order, and before the launch of the second replay
   /// after it.
   void note(std::uint64_t step, const engine::StepRecord& record);

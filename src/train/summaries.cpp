@@ -71,15 +71,17 @@ report::StepSummary Summaries::read(std::uint64_t step) const {
       download<engine::ValueCounts>(*device_.backend, blocks_.value_counts);
   report::StepSummary summary;
   summary.step = step;
-  const std::vector<std::string> layers = device_.tower->observed();
+  const std::vector<std::string> layers = device_.tower_for(programs_.image_size).observed();
   for (std::size_t i = 0; i < layers.size(); ++i) {
     if (counts[i].values() > 0) summary.activations.push_back({layers[i], counts[i]});
   }
   const model::ParamTable& params = plan_.network.params;
   const std::size_t trained = trained_params(params);
+  const auto first = static_cast<std::size_t>(step::param_counts(plan_, blocks_) -
+                                              blocks_.value_counts.as<engine::ValueCounts>());
   for (std::size_t p = params.size(); p-- > 0;) {  // the table is in the order of backward
-    summary.variables.push_back({params[p].name, counts[layers.size() + p]});
-    if (p < trained) summary.gradients.push_back({params[p].name, counts[layers.size() + params.size() + p]});
+    summary.variables.push_back({params[p].name, counts[first + p]});
+    if (p < trained) summary.gradients.push_back({params[p].name, counts[first + params.size() + p]});
   }
   if (plan_.config.clip_norm == 0.0)
     summary.gradient_norm = download<double>(*device_.backend, blocks_.gradient_norm)[0];
@@ -87,8 +89,10 @@ report::StepSummary Summaries::read(std::uint64_t step) const {
 }
 
 report::InputImages Summaries::images() const {
-  return report::visible_images(plan_.network.net.input,
-                                download<float>(*device_.backend, blocks_.kept_images));
+  const Extent& input = device_.tower_for(programs_.image_size).input();
+  std::vector<float> values = download<float>(*device_.backend, blocks_.kept_images);
+  values.resize(static_cast<std::size_t>(step::kept_images(plan_) * input.count()));  // space for larger ones
+  return report::visible_images(input, values);
 }
 
 run::WriteBeside Summaries::write_file() const {

@@ -79,6 +79,7 @@ TEST(Fingerprints, StandForWhatOldCheckpointsLack) {
   std::sort(found.begin(), found.end());
   EXPECT_EQ(found, (RunFingerprint{{"--clip-norm", "0"},
                                    {"--flip", "random"},
+                                   {"--image-size", "full"},
                                    {"--label-smoothing", "0"},
                                    {"--normalize", "image"},
                                    {"--optimizer", "sgd"},

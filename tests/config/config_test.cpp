@@ -9,8 +9,11 @@
 #include <limits>
 #include <map>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "cifar_mpi/base/error.hpp"
+#include "cifar_mpi/config/options.hpp"
 #include "support/temp_dir.hpp"
 
 namespace cifar_mpi::config {
@@ -117,6 +120,11 @@ TEST(Check, NamesTheOptionAndTheValue) {
   refuse("--micro-shards 16", "works only with --update all-reduce --reproducible; leave it out",
          [](auto& c) { c.micro_shards = 16; });
   refuse("--input-size", "-1", [](auto& c) { c.input_size = -1; });
+  refuse("--image-size 24x3,32 goes with --update all-reduce, not with server", "--image-size full",
+         [](auto& c) {
+           c.update = comm::UpdateKind::server;
+           c.image_sizes = {{24, 3.0}, {32}};
+         });
   refuse("--crop-pad", "--augment crop", [](auto& c) { c.crop_pad = 2; });
   refuse("--crop-fill", "--augment crop", [](auto& c) { c.crop_fill = data::Fill::reflect; });
   refuse("--cutout", "--augment crop", [](auto& c) { c.cutout = 8; });
@@ -229,6 +237,55 @@ TEST(Names, StandForAllValuesThatAUserMayChoose) {
   expect_names_of_all_values<optim::OptimizerKind>(5);
   expect_names_of_all_values<optim::ScheduleKind>(5);
   expect_names_of_all_values<optim::LrScaling>(3);
+}
+
+TEST(ImageSizes, ReadAndPrintTheSameText) {
+  const auto row =
+      std::find_if(options().begin(), options().end(), [](auto& o) { return o.name == "--image-size"; });
+  ASSERT_NE(row, options().end());
+  TrainConfig config;
+  EXPECT_EQ(row->value.text(config), "full");
+  for (const char* const good : {"24x3,28x3,32", "32", "30x0.5,20x2,30x1.25,8", "full"}) {
+    EXPECT_EQ(row->value.read(config, good), "") << good;
+    EXPECT_EQ(row->value.text(config), good);
+  }
+  for (const char* const bad :
+       {"", "24x3", "24,32", "24x3,", ",32", "24x0,32", "24x-1,32", "24xinf,32", "24x,32", "x3,32", "0", "-4",
+        "2.5", "24x3 ,32", "24x3x2,32", "24x1,24x2,32", "24x3,24"}) {
+    EXPECT_TRUE(row->value.read(config, bad).starts_with("must be full, or ")) << bad;
+    EXPECT_EQ(row->value.text(config), "full") << bad;
+  }
+}
+
+TEST(ResolveSizes, BeginsImageSizesWithTheFirstStepOfTheirEpochs) {
+  TrainConfig config = changed([](auto& c) {
+    c.batch_size = 30, c.steps = 10;  // 10/3 steps per epoch
+    c.augment = data::Augment::crop;
+    c.image_sizes = {{24, 1.0}, {16, 1.0}, {32}};
+  });
+  const auto stages = [&] {
+    std::vector<std::pair<std::uint64_t, int>> all;
+    for (const ImageStage& stage : resolve_sizes(config, 1, dataset_of(100)).image_stages)
+      all.emplace_back(stage.from, stage.pixels);
+    return all;
+  };
+  using Stages = std::vector<std::pair<std::uint64_t, int>>;
+  EXPECT_EQ(stages(), (Stages{{0, 24}, {4, 16}, {7, 32}}));
+  config.steps = 7;
+  EXPECT_EQ(stages(), (Stages{{0, 24}, {4, 16}}));  // the run ends before
+  config.image_sizes = {};
+  EXPECT_EQ(stages(), Stages{});
+  const auto refuse = [&](std::vector<ImageSize> sizes, const std::string& text) {
+    config.image_sizes = std::move(sizes);
+    expect_error(ErrorKind::usage, {text}, [&] { stages(); });
+  };
+  refuse({{33}}, "--image-size 33 does not fit the network's input of 32x32");
+  refuse({{16, 1.0}, {40}}, "give smaller sizes, or --image-size full");
+  refuse(
+      {{24, 0.4}, {16, 0.1}, {32}},
+      "--image-size 24x0.4,16x0.1,32 has no step with images of 16 pixels, because no step begins in these");
+  config.augment = data::Augment::tutorial;
+  refuse({{25}}, "the network's input of 24x24");
 }
 
 TEST(ResolveSizes, CountsBatchesAndSteps) {
@@ -366,18 +423,21 @@ TEST(RunFingerprintOfAConfig, ChangesWithWhatMakesARunAnother) {
   EXPECT_EQ(
       items([](auto& c) { c.steps = 5, c.epochs = 9.0, c.keep = 1, c.run_dir = "x", c.micro_shards = 2; }),
       plain);
+  const RunFingerprint sized = items([](auto& c) { c.image_sizes = {{16, 0.5}, {24}}; });
+  ASSERT_EQ(sized.size(), plain.size() + 1);
+  EXPECT_EQ(sized.back(), (std::pair<std::string, std::string>{"--image-size", "16x0.5,24"}));
   const RunFingerprint reproducible = items([](auto& c) { c.reproducible = true; });
   ASSERT_EQ(reproducible.size(), plain.size() + 1);
   EXPECT_EQ(reproducible.back(), (std::pair<std::string, std::string>{"--micro-shards", "8"}));
 }
 
 /// A checkpoint that lacks them was made with defaults that still hold. The way to update is not recorded if
-/// a run may resume with another.
+/// a run may resume with another, and a size of images only if there is one.
 TEST(RunFingerprintOfAConfig, KnowsWhatWasNotRecorded) {
   const RunFingerprint plain = run_fingerprint(changed([](auto&) {}), {}, dataset_of(1000));
   for (const auto& item : unrecorded_fingerprint()) {
     const std::string* const recorded = find_item(plain, item.first);
-    if (item.first == "--update") {
+    if (item.first == "--update" || item.first == "--image-size") {
       EXPECT_EQ(recorded, nullptr);
     } else {
       EXPECT_TRUE(recorded != nullptr && *recorded == item.second) << item.first;

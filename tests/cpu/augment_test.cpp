@@ -59,8 +59,10 @@ void expect_image(const AugmentSpec& spec, const data::AugmentDraw& draw, std::s
   const auto [least, most] = std::minmax_element(wanted.begin(), wanted.end());
   const double f = draw.contrast;
   const double per_value =
-      *most - *least > 1.0f ? 1.0 / (10.0 * f) : std::sqrt(static_cast<double>(out.count()));
-  const double fp32 = 3.0 * testing::kFp32Unit * 255.0 * (2.0 * f + 2.0) * per_value;
+      *most - *least > 1.0f ? 1.0 / (10.0 * f) : std::sqrt(static_cast<double>(spec.crop().count()));
+  // A mean of up to 2·in/out + 1 values along each side rounds each weight, product and sum.
+  const double taps = spec.downsamples() ? 2.0 * (2.0 * spec.crop_height / spec.image_size + 2.0) : 0.0;
+  const double fp32 = (3.0 + taps) * testing::kFp32Unit * 255.0 * (2.0 * f + 2.0) * per_value;
   const int pixels = out.height * out.width;
   for (int i = 0; i < out.count(); ++i) {
     const double value = wanted[static_cast<std::size_t>(i)];
@@ -90,6 +92,11 @@ std::vector<TrainCase> train_cases() {
       spec.fill = fill;
       spec.cutout = 9;
       cases.push_back({spec, precision});
+      for (const int size : {24, 13, 32}) {
+        spec.image_size = size;
+        cases.push_back({spec, precision});
+      }
+      spec.image_size = 0;
       spec.source = {7, 9, 2};
       spec.crop_height = 6;
       spec.crop_width = 9;
@@ -102,7 +109,14 @@ std::vector<TrainCase> train_cases() {
         spec.deviation[c] = 60.0f + static_cast<float>(c);
       }
       cases.push_back({spec, precision});
+      spec.crop_width = 6;
+      spec.pad = 5;
+      spec.image_size = 4;
+      cases.push_back({spec, precision});
     }
+    AugmentSpec spec{Augment::tutorial, {32, 32, 3}, 24, 24};
+    spec.image_size = 17;
+    cases.push_back({spec, precision});
   }
   return cases;
 }

@@ -55,6 +55,38 @@ TEST(CropSource, GivesThePixelsOfTheReference) {
   }
 }
 
+TEST(VisitTaps, DownsamplesTheCropAsTheReference) {
+  data::AugmentSpec spec{data::Augment::crop, {9, 8, 1}, 8, 8};
+  spec.normalize = data::Normalize::dataset;
+  spec.mean[0] = 100.0f;
+  spec.deviation[0] = 50.0f;
+  spec.cutout = 3;
+  std::vector<std::uint8_t> image;
+  for (int i = 0; i < spec.source.count(); ++i) image.push_back(static_cast<std::uint8_t>(i * 37));
+  const Divisor width(spec.crop_width);
+  for (const int size : {8, 5, 1}) {
+    spec.image_size = size;
+    for (const bool flip : {false, true}) {
+      const data::AugmentDraw draw{-2, 1, flip, 1.0f, 4, 2};
+      std::vector<float> wanted(static_cast<std::size_t>(spec.output().count()));
+      data::augment_reference(spec, draw, 0.0, image, wanted);
+      for (int pixel = 0; pixel < size * size; ++pixel) {
+        float sum = 0.0f;
+        const float weights =
+            visit_taps(spec, pixel / size, pixel % size, [&](float weight, int row, int column) {
+              if (draw.is_cut(spec, row, column)) return;
+              const int at = crop_source(spec, draw, width, row * spec.crop_width + column);
+              sum += weight *
+                     ((at < 0 ? 0.0f : static_cast<float>(image[static_cast<std::size_t>(at)])) - 100.0f) /
+                     50.0f;
+            });
+        // at most 17² values of at most 3.1, each rounded three times
+        EXPECT_NEAR(sum / weights, wanted[static_cast<std::size_t>(pixel)], 3.1 * (3.0 + 289.0) * 0x1.0p-24);
+      }
+    }
+  }
+}
+
 TEST(Divisor, DividesWhateverFitsAnInt) {
   std::vector<int> values;
   for (int i = 0; i <= 2000; ++i) values.push_back(i);

@@ -4,8 +4,11 @@
 
 #include <cmath>
 #include <cstddef>
+#include <tuple>
 #include <vector>
 
+#include "cifar_mpi/base/error.hpp"
+#include "cifar_mpi/data/downsample.hpp"
 #include "cifar_mpi/data/sample_order.hpp"
 
 namespace cifar_mpi::data {
@@ -70,6 +73,54 @@ void expect_map_matches(const AugmentSpec& spec, const AugmentDraw& draw, double
     const double tolerance = kHalfUlp * (2.0 * scale * crop[i] + std::fabs(shift) + 2.0 * std::fabs(got)) +
                              cancellation * std::fabs(got) + 1e-12;
     ASSERT_NEAR(got, expected[i], tolerance) << "value " << i << ", contrast " << draw.contrast;
+  }
+}
+
+TEST(Downsample, HasTheWeightsOfItsFormula) {
+  for (int in = 1; in <= 40; ++in) {
+    for (int out = 1; out <= in; ++out) {
+      for (int to = 0; to < out; ++to) {
+        const Taps taps = taps_of(in, out, to);
+        int sum = 0;
+        for (int from = 0; from < in; ++from) {
+          const double weight = std::max(0.0, 1.0 - std::abs((from + 0.5) * out / in - (to + 0.5)));
+          const bool has = from >= taps.first && from < taps.first + taps.count;
+          ASSERT_NEAR(tap_weight(in, out, to, from), 2.0 * in * weight, 1e-9)
+              << in << ' ' << out << ' ' << to;
+          ASSERT_EQ(has, tap_weight(in, out, to, from) > 0) << in << ' ' << out << ' ' << to << ' ' << from;
+          sum += tap_weight(in, out, to, from);
+        }
+        ASSERT_EQ(taps.sum, sum);
+      }
+    }
+  }
+}
+
+/// Half of four pixels: weights 3/7, 3/7, 1/7, and the same from the other end.
+TEST(Downsample, FollowsTheNormalization) {
+  AugmentSpec spec{Augment::none, {4, 4, 1}, 4, 4};
+  spec.normalize = Normalize::dataset;
+  spec.mean[0] = 10.0f;
+  spec.deviation[0] = 2.0f;
+  spec.image_size = 2;
+  std::vector<std::uint8_t> image(16, 10);
+  image[1] = 10 + 98;  // row 0, column 1
+  const std::vector<float> small = reference(spec, draw_augment(spec, 1, 0, 0), 0.0, image);
+  ASSERT_EQ(small.size(), 4u);
+  EXPECT_FLOAT_EQ(small[0], 49.0f * 9.0f / 49.0f);
+  EXPECT_FLOAT_EQ(small[1], 49.0f * 3.0f / 49.0f);
+  EXPECT_FLOAT_EQ(small[2], 0.0f);  // the lower half does not reach row 0
+  spec.image_size = 4;
+  AugmentSpec whole = spec;
+  whole.image_size = 0;
+  EXPECT_EQ(reference(spec, {}, 0.0, image), reference(whole, {}, 0.0, image));
+}
+
+TEST(Downsample, NeedsASquareCropThatIsAtLeastAsLarge) {
+  for (const auto& [height, width, size] : {std::tuple{8, 8, 9}, std::tuple{8, 9, 4}, std::tuple{8, 8, -1}}) {
+    AugmentSpec spec{Augment::none, {32, 32, 3}, height, width};
+    spec.image_size = size;
+    EXPECT_THROW(check_crop(spec), Error) << height << ' ' << width << ' ' << size;
   }
 }
 

@@ -16,10 +16,8 @@ class UniformReplays : public RunTest {
   std::string launches_of(const config::TrainConfig& config) {
     const auto state = start(config);
     std::string lines;
-    for (std::unique_ptr<engine::Runner>* const runner :
-         {&state->programs.step, &state->programs.local_steps}) {
-      if (*runner != nullptr) *runner = noted(std::move(*runner), lines);
-    }
+    state->programs.step = noted(std::move(state->programs.step), lines);
+    for (Programs::Next& next : state->programs.later) next.step = noted(std::move(next.step), lines);
     run_loop(*state);
     world().barrier();
     return lines;

@@ -10,6 +10,7 @@
 #include "cifar_mpi/comm/all_reduce_update.hpp"
 #include "cifar_mpi/comm/collective.hpp"
 #include "cifar_mpi/comm/server_update.hpp"
+#include "cifar_mpi/config/image_sizes.hpp"
 #include "cifar_mpi/data/augment.hpp"
 #include "cifar_mpi/data/dataset.hpp"
 #include "cifar_mpi/data/sample_order.hpp"
@@ -90,7 +91,8 @@ struct TrainConfig {
   data::Augment augment = data::Augment::tutorial;
   int input_size =
       0;  ///< pixels of the network's input in each direction; 0: 24, the whole image with Augment::crop
-  int crop_pad = 4;  ///< for Augment::crop, as the next two
+  std::vector<ImageSize> image_sizes;  ///< one after another, the last to the end; empty: the network's input
+  int crop_pad = 4;                    ///< for Augment::crop, as the next two
   data::Fill crop_fill = data::Fill::zeros;
   int cutout = 0;
   data::Flip flip = data::Flip::random;
@@ -150,6 +152,8 @@ struct Sizes {
   /// between two averagings. `total_steps` is the end of a replay.
   std::uint64_t local_from = 0;
   int local_steps = 1;
+  /// In order, the first from step 0 on; all begin within the run. Empty: all steps have images of the network's input.
+  std::vector<ImageStage> image_stages;
 
   /// Whether steps may be made without this worker: a replay then ends with the last of them.
   bool partial_aggregation() const { return aggregated < workers; }
@@ -166,8 +170,8 @@ struct Sizes {
 /// Checks that need no file. Throws Error{usage} naming the option and the value.
 void check(const TrainConfig& config);
 
-/// Throws Error{usage} when the servers or the batches do not fit the ranks, Error{data} when the dataset is too
-/// small for them.
+/// Throws Error{usage} when the servers or the batches do not fit the ranks, or an image size does not fit the network's
+/// input, Error{data} when the dataset is too small for the ranks.
 Sizes resolve_sizes(const TrainConfig& config, int ranks, const data::DatasetInfo& dataset);
 
 /// The learning-rate schedule of a run.

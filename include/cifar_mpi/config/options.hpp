@@ -33,10 +33,11 @@ struct Needs {
 
 /// An option's part in the fingerprint of a run.
 struct Identity {
-  int place = 0;                     ///< its order in the fingerprint, from 1; 0: not in it
-  bool always = false;               ///< even if its `needs` are not met
-  const char* unrecorded = nullptr;  ///< the value of runs whose fingerprint lacks it
-  bool may_change = false;           ///< with --allow-change: a resumed state stays valid with any value
+  int place = 0;        ///< its order in the fingerprint, from 1; 0: not in it
+  bool always = false;  ///< even if its `needs` are not met
+  /// The value of runs whose fingerprint lacks it. Unless `always` is set, the fingerprint omits this value.
+  const char* unrecorded = nullptr;
+  bool may_change = false;  ///< with --allow-change: a resumed state stays valid with any value
 };
 
 struct Option {

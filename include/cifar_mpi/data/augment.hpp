@@ -62,17 +62,22 @@ struct AugmentSpec {
   Normalize normalize = Normalize::image;
   float mean[kMostChannels] = {};       ///< of the training set's bytes; for Normalize::dataset
   float deviation[kMostChannels] = {};  ///< standard deviation, as mean
+  int image_size = 0;  ///< side to which the square crop is downsampled last (downsample.hpp); 0: not at all
   // Brightness (uniform in ±63 in the tutorial) adds one number to every value; contrast turns about the
   // channel mean and standardization subtracts the mean of all values, so it cancels exactly and costs no
   // arithmetic.
 
-  constexpr Extent output() const { return {crop_height, crop_width, source.channels}; }
+  constexpr Extent crop() const { return {crop_height, crop_width, source.channels}; }
+  constexpr bool downsamples() const { return image_size != 0; }
+  constexpr Extent output() const {
+    return downsamples() ? Extent{image_size, image_size, source.channels} : crop();
+  }
 };
 
 /// The most pixels of a crop: the sums of its squares fit 32 bits.
 constexpr int kMostCropPixels = 66000;
 
-/// Throws Error{usage} unless the crop fits the images and has no more channels and pixels than these.
+/// Throws Error{usage} unless the crop fits the images, these limits, and a smaller size.
 void check_crop(const AugmentSpec& spec);
 
 /// The distortions of one sample in one epoch.
@@ -188,7 +193,7 @@ constexpr AffineMap affine_map(const std::uint32_t* sum, const std::uint32_t* sq
 }
 
 /// The distortions one after another in double precision, the tutorial's as TensorFlow defines them, brightness
-/// included. Tests compare every backend's augment task with it. `image` [h, w, c] uint8, `out` [crop_h, crop_w, c].
+/// included. Tests compare every backend's augment task with it. `image` [h, w, c] uint8, `out` is the output, [h, w, c].
 void augment_reference(const AugmentSpec& spec, const AugmentDraw& draw, double brightness,
                        std::span<const std::uint8_t> image, std::span<float> out);
 

@@ -68,6 +68,9 @@ struct TowerSpec {
   int batch = 0;  ///< samples per rank and step
   Precision precision = Precision::fp32;
   ConvMethod conv = ConvMethod::automatic;
+  /// The kernels of the same layers and backend for images of another size: all parameters lie in memory as theirs. Null:
+  /// as is fastest.
+  const Kernels* like = nullptr;
 };
 
 /// The data of a training step's tasks. Pointers are backend memory and outlive the program.

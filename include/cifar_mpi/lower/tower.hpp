@@ -19,7 +19,8 @@ class ProgramTasks;
 /// refer to them.
 class Tower {
  public:
-  /// Plans the network. Throws Error{usage} when a layer has no kernel or `spec.batch` is below 1.
+  /// Plans the network. `spec.like` must be of a tower whose network differs only in extents; this tower then has its layout
+  /// and its order of every parameter's values. Throws Error{usage} when a layer has no kernel or `spec.batch` is below 1.
   Tower(engine::Backend& backend, const engine::TowerSpec& spec);
   /// The same with existing kernels.
   Tower(engine::TowerKernels kernels, const engine::TowerSpec& spec);
@@ -28,6 +29,12 @@ class Tower {
   Tower& operator=(const Tower&) = delete;
 
   const engine::ParamLayout& layout() const { return layout_; }
+  /// For TowerSpec::like.
+  const engine::Kernels& kernels() const { return *kernels_.kernels; }
+  /// Of the images.
+  const Extent& input() const { return spec_.net->input; }
+  /// Throws std::logic_error, which names the parameter, unless the values of all lie in memory as those of `other`.
+  void require_same_memory(const Tower& other) const;
   /// Kernel choices that affect bits, one per line ("conv2 forward: jit:avx512_core"), for the log and the
   /// checkpoint.
   const std::string& plan_text() const { return plan_text_; }

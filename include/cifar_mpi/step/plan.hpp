@@ -1,5 +1,6 @@
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -51,6 +52,8 @@ struct Plan {
   data::DatasetInfo info;
   config::Sizes sizes;
   evaluation::Network network;
+  std::map<int, model::NetSpec>
+      smaller;                   ///< the network for each other size of --image-size; same parameters
   run::Progress progress;        ///< where the run starts; `batches` as of the last checkpoint
   Adopted adopted;               ///< from the checkpoint it starts from
   std::string initialized_from;  ///< for Provenance
@@ -85,6 +88,13 @@ std::uint64_t eval_every(const Plan& plan);
 /// The intervals, in steps, of the events that interrupt training, except those due after every replay.
 /// `replay` is any replay.
 std::vector<std::uint64_t> boundaries(const Plan& plan, const engine::Replay& replay);
+/// The first step after `done` from which the run has another program, or the end of the run.
+std::uint64_t program_end(const Plan& plan, std::uint64_t done);
+/// The side of the training images in the step after `done`; 0: the network's input.
+int image_size(const Plan& plan, std::uint64_t done);
+/// Floating-point operations of the whole run, of forward and backward passes.
+model::Flops training_flops(const Plan& plan);
+
 /// Whether no log line, evaluation, checkpoint, comparison or other program is due before the end of these
 /// steps.
 bool is_unbroken(const Plan& plan, const engine::Replay& steps);

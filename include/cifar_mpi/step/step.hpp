@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -20,9 +21,17 @@ struct Device {
   std::unique_ptr<engine::Backend> backend;
   comm::CollectiveSource collectives;   ///< for memory of `backend`
   std::unique_ptr<lower::Tower> tower;  ///< null on a server, which computes nothing; the same for the arena
+  std::map<int, std::unique_ptr<lower::Tower>> smaller;  ///< of Plan::smaller, in the layout of `tower`
   std::optional<engine::Arena> arena;
   engine::ParamLayout layout;  ///< of all flat blocks: the tower's; on a server the workers'
   evaluation::ResidentData samples;
+
+  /// For training images of this side; 0: the network's input.
+  const lower::Tower& tower_for(int image_size) const {
+    return image_size == 0 ? *tower : *smaller.at(image_size);
+  }
+  /// The kernel choices of all towers.
+  std::string plan_text() const;
 };
 
 /// The weight matrices that --optimizer muon orthogonalizes, and their memory; empty with another optimizer.
@@ -48,10 +57,11 @@ struct Blocks {
   Buffer decay_sums;
   HiddenMatrices hidden;
   Buffer gradient_norm;  ///< double, where gradients are clipped or there are summaries
-  /// ValueCounts: of the layers that the tower observes, of all parameters, of the gradients of trained ones;
-  /// with summaries only, as the next.
+  /// ValueCounts: of the layers that a tower observes, with space for those of each, and from param_counts on of all
+  /// parameters and of the gradients of trained ones; with summaries only, as the next.
   Buffer value_counts;
-  Buffer kept_images;  ///< [kept_images(plan), height, width, channels] fp32
+  Buffer
+      kept_images;  ///< [kept_images(plan), height, width, channels] fp32, of the input of the program's tower
   std::vector<engine::StepRecord> records;
 };
 
@@ -84,8 +94,9 @@ void allocate_blocks(const Plan& plan, const Device& device, Blocks& blocks);
 
 engine::ControlLayout control_layout(const Plan& plan, const Device& device);
 
-/// Builds and finalizes the training program.
-std::unique_ptr<engine::Runner> plan_step(const StepContext& context, comm::Concurrency concurrent);
+/// Builds and finalizes the training program for images of this side; 0: the network's input.
+std::unique_ptr<engine::Runner> plan_step(const StepContext& context, comm::Concurrency concurrent,
+                                          int image_size = 0);
 
 /// The same for the steps between two averagings, report::kLocalSteps.
 std::unique_ptr<engine::Runner> plan_local_steps(const StepContext& context, comm::Concurrency concurrent);
@@ -93,6 +104,9 @@ std::unique_ptr<engine::Runner> plan_local_steps(const StepContext& context, com
 /// The same for the program that counts the values of parameters and gradients into `value_counts` and
 /// computes the gradient's norm, between steps.
 std::unique_ptr<engine::Runner> plan_histograms(const StepContext& context);
+
+/// Where plan_histograms stores its counts in `value_counts`.
+engine::ValueCounts* param_counts(const Plan& plan, const Blocks& blocks);
 
 /// Sets the counters for a replay that begins after so many steps.
 void write_step(const Device& device, Blocks& blocks, std::uint64_t done);

@@ -7,6 +7,7 @@
 #include "cifar_mpi/base/text.hpp"
 #include "cpu/affine_group.hpp"
 #include "cpu/bf16.hpp"
+#include "cpu/conv.hpp"
 #include "cpu/fft/conv_fft.hpp"
 #include "cpu/parallel.hpp"
 #include "cpu/pieces.hpp"
@@ -29,6 +30,7 @@ class FftGroup final : public PlannedGroup {
     contract_.operations = conv.relu ? 2 : 1;
     contract_.relu_at_end = conv.relu;
     contract_.masters = {conv.weight_floats()};
+    planning.weights[layer.name] = {conv_logical_weights(layer, place.in), true};
     if (layer.with_bias) contract_.masters.push_back(static_cast<std::size_t>(layer.out_channels));
     contract_.src = {planning.formats(place.src)};
     contract_.dst = planning.formats(activations(planning.batch, place.out, place.type, place.format));
@@ -221,7 +223,9 @@ PlannedGroupPtr plan_fft_group(Planning& planning, const model::Conv2d& layer, c
   if (planning.conv == ConvMethod::direct || place.choose_dst || layer.valid) return nullptr;
   const int threads = planning.conv_threads;
   const std::optional<ConvFft> judged = plan_conv_fft(planning, layer, place, threads);
-  const bool asked = planning.conv == ConvMethod::fft;
+  const Planning::Weights* const wanted = planning.wanted_weights(layer.name);
+  if (wanted != nullptr && !wanted->by_fft) return nullptr;
+  const bool asked = planning.conv == ConvMethod::fft || wanted != nullptr;
   if (!judged || (!asked && !is_faster(*judged, place.wants_grad_src, planning.precision, threads)))
     return nullptr;
   const std::optional<ConvFft> conv = plan_conv_fft(planning, layer, place, planning.threads);

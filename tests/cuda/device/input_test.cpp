@@ -94,6 +94,10 @@ std::vector<data::AugmentSpec> specs() {
       moved.deviation[c] = 60.0f + static_cast<float>(c);
     }
     all.push_back(moved);
+    for (const int size : {24, 13}) {
+      moved.image_size = size;
+      all.push_back(moved);
+    }
   }
   return all;
 }

@@ -1,0 +1,80 @@
+#!/bin/bash
+set -euo pipefail
+# shellcheck source=tests/tools/check.sh
+. "$(dirname "${BASH_SOURCE[0]}")/check.sh"
+
+command -v python3 >/dev/null || { echo 'no python3 here'; exit 77; }
+
+# A program whose runs end at 93.5 % and half a percent more for each further seed. It fails while there is a file `broken`.
+programs() {
+  mkdir -p "$fake/build"
+  stand_in "$fake/mpirun" <<'EOS'
+while [[ $1 == -* ]]; do case $1 in -np | --bind-to) shift 2 ;; *) shift ;; esac; done
+exec "$@"
+EOS
+  stand_in "$fake/build/cifar_mpi_train" <<'EOS'
+while [ $# -gt 0 ]; do
+  case $1 in --seed) seed=$2 ;; --run-dir) dir=$2 ;; esac
+  shift
+done
+mkdir -p "$dir"
+[ ! -e broken ] || { echo 'no such thing'; exit "$(cat broken)"; }
+echo 'operations: 0.2245 PFLOP in all, 0.1875 without taps outside the images'
+printf '{"kind":"header"}\n{"step":9,"test_accuracy":0.5}\n{"step":18,"test_accuracy":%s}\n' "0.9$((30 + 5 * seed))" >"$dir/metrics.jsonl"
+EOS
+}
+run() { ends_with "$1" "$root/tools/accuracy" --build "$fake/build" --out out --recipe fast94 "${@:2}"; }
+trainings() { grep -c '^cifar_mpi_train' "$calls" || true; }
+
+TellsEachSeedAndTheirMean() {
+  programs
+  run 0 --seeds 3 --ranks 2 --data some.h5 --train '--epochs 2'
+  says 'seed 1: 93.50 %, '
+  says 'seed 3: 94.50 %, '
+  # 4.303 * 0.5 / sqrt(3) = 1.242
+  says 'mean of 3: 94.000 %, sd 0.500, 95 % interval 92.758 to 95.242; '
+  says ' s, 0.2245 PFLOP'
+  grep -q -- '^mpirun .*-np 2 .*cifar_mpi_train --model fast94 --seed 2 --run-dir out/seed_2 --data some.h5 --epochs 2$' "$calls" ||
+    fail "training was called so: $(cat "$calls")"
+}
+
+GivesNoIntervalOfOneSeed() {
+  programs
+  run 0 --seeds 1
+  says 'mean of 1: 93.500 %; '
+}
+
+SkipsWhatEndedAndResumesWhatDidNot() {
+  programs
+  run 0 --seeds 2
+  touch broken && echo 7 >broken
+  run 1 --seeds 4
+  says 'no such thing'
+  rm broken
+  echo 1000 >out/seed_3.seconds
+  run 0 --seeds 4
+  [ "$(trainings)" = 5 ] || fail "trained $(trainings) times"
+  says 'seed 3: 94.50 %, 1000.'
+  says 'mean of 4: 94.250 %, sd 0.645, '
+}
+
+KeepsRunsOfOtherOptionsApart() {
+  programs
+  run 0 --seeds 1
+  run 2 --seeds 1 --train '--epochs 9'
+  says 'give another --out'
+  [ "$(trainings)" = 1 ] || fail "trained $(trainings) times"
+}
+
+RefusesNonsense() {
+  programs
+  run 2 --seeds 0
+  says "must be a whole number of at least 1, not '0'"
+  touch broken && echo 2 >broken
+  run 2 --seeds 1
+  says 'no such thing'
+  ends_with 2 "$root/tools/accuracy" --build "$here" --recipe fast94 --seeds 1
+  says 'there is no cifar_mpi_train in'
+}
+
+"$1"
