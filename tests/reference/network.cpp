@@ -155,8 +155,11 @@ std::vector<Array> forward(const model::NetSpec& net, const Params& params, cons
     Array y = std::visit(ForwardLayer{table, params, inputs, {i, net.input_of(i), batch}, statistics},
                          net.operations[i].layer);
     const bool logits = net.operations[i].output == net.logits();
+    // the kernels add to the output of a BatchNorm before they round
+    const bool added = std::holds_alternative<model::BatchNorm>(net.operations[i].layer) && i < last &&
+                       std::holds_alternative<model::Add>(net.operations[i + 1].layer);
     const bool exact =
-        i == last || (logits && std::holds_alternative<model::Linear>(net.operations[i].layer));
+        i == last || added || (logits && std::holds_alternative<model::Linear>(net.operations[i].layer));
     values.push_back(exact ? std::move(y) : round(std::move(y)));
   }
   values.erase(values.begin());
