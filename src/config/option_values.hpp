@@ -82,9 +82,11 @@ OptionValue number(M member, Range range = {}) {
   };
   value.read = [=](TrainConfig& c, const std::string& text) -> std::string {
     const std::optional<T> found = parse_number<T>(text);
-    if (!found || !std::isfinite(static_cast<double>(*found)))
-      return kReal ? "must be a finite number"
-                   : fmt::format("must be a whole number of at most {}", std::numeric_limits<T>::max());
+    if (!found || !std::isfinite(static_cast<double>(*found))) {
+      // GCC 14 refuses a conditional expression here, as a call of a consteval function
+      if constexpr (kReal) return "must be a finite number";
+      return fmt::format("must be a whole number of at most {}", std::numeric_limits<T>::max());
+    }
     member.of(c) = *found;
     return {};
   };
