@@ -328,10 +328,22 @@ RefusesNonsense() {
   says "must be a number above 0, not '0'"
   run 2 --build "$here/nothing"
   says 'there is no cifar_mpi_bench'
+  fake_program scontrol <<<'exit 1'
+  SLURM_JOB_NODELIST='node[1-2]' run 2
+  says 'scontrol does not name the hosts of the Slurm job (node[1-2]); pass them with --hosts'
+  run 2 --launcher srun_or_so
+  touch file
+  run 2 --out file/study
+  says 'file/study/raw.jsonl cannot be written: Not a directory'
   mkdir other
   echo '{"format": "other"}' >other/raw.jsonl
   run 2 --out other
   says 'is not of a study of version 1'
+  rm "$fake/mpirun"
+  ln -s "$(python3 -c 'import sys; print(sys.executable)')" "$fake/python3"
+  ln -s "$(command -v env)" "$fake/env"
+  PATH=$fake ends_with 2 "$study" --build "$fake/build" --launcher mpirun
+  says 'there is no mpirun here; load the module of MPI'
 }
 
 "$1"
