@@ -144,7 +144,7 @@ for t, freedom, tail in (6.314, 1, 0.05), (2.920, 2, 0.05), (2.015, 5, 0.05), (2
     assert abs(numbers.t_tail(t, freedom) - tail) < 1e-4, (t, freedom, numbers.t_tail(t, freedom))
 assert numbers.is_worse([0.84, 0.86, 0.85, 0.85, 0.86], 0.05)
 assert not numbers.is_worse([0.84, 0.86, 0.96, 0.85, 0.86], 0.05), "one round is not worse"
-assert not numbers.is_worse([0.9, 0.3, 0.94, 0.5, 0.93], 0.05), "the spread explains it"
+assert not numbers.is_worse([0.85, 0.77, 0.69, 0.94, 0.86], 0.05), "the spread explains it"  # two healthy nodes of a busy machine
 mean = numbers.mean_interval([1, 2, 3, 4, 5])
 assert abs(mean["high"] - 3 - 2.776 * mean["deviation"] / 5**0.5) < 1e-3, mean
 END
