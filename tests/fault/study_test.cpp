@@ -11,8 +11,8 @@ namespace {
 
 class FaultyCluster : public testing::Test {
  protected:
-  /// A study of emulated nodes, after the shell command `before` on node1. node2 runs the programs with `fault`,
-  /// the other nodes with `of_others` (fault/preload.cpp).
+  /// A study of emulated nodes, after the shell command `before` on node1. node2 runs the programs with
+  /// `fault`, the other nodes with `of_others` (fault/preload.cpp).
   Outcome study(int nodes, const std::string& options, const std::string& fault,
                 const std::string& before = "true", const std::string& of_others = "none:0:0") {
     const std::string program = folder_ / "cifar_mpi_bench";
