@@ -76,7 +76,7 @@ def is_worse(ratios, margin):
         return False
     logs = [-math.log(ratio) for ratio in ratios]
     spread = statistics.stdev(logs)
-    return not spread or t_tail(statistics.mean(logs) / spread * math.sqrt(len(logs)), len(logs) - 1) < 0.01
+    return not spread or t_tail(statistics.mean(logs) / spread * math.sqrt(len(logs)), len(logs) - 1) < 0.001
 
 
 def judge_bits(lines, problems):

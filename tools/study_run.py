@@ -110,9 +110,12 @@ class Study:
                          f"{value}); resume it with its own options, or name another folder with --out")
             self.settings = first["settings"]
         else:
-            os.makedirs(args.out, exist_ok=True)
             self.settings = {**settings, "began": now(), "command": shlex.join(sys.argv), "commit": commit()}
-            self.append({"format": numbers.FORMAT + " raw", "version": numbers.VERSION, "settings": self.settings})
+            try:
+                os.makedirs(args.out, exist_ok=True)
+                self.append({"format": numbers.FORMAT + " raw", "version": numbers.VERSION, "settings": self.settings})
+            except OSError as error:
+                fail(f"{self.raw} cannot be written: {error.strerror}; name another folder with --out")
         self.done = {line["key"] for line in self.lines if "result" in line}
 
     def append(self, line):

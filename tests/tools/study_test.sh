@@ -144,7 +144,7 @@ for t, freedom, tail in (6.314, 1, 0.05), (2.920, 2, 0.05), (2.015, 5, 0.05), (2
     assert abs(numbers.t_tail(t, freedom) - tail) < 1e-4, (t, freedom, numbers.t_tail(t, freedom))
 assert numbers.is_worse([0.84, 0.86, 0.85, 0.85, 0.86], 0.05)
 assert not numbers.is_worse([0.84, 0.86, 0.96, 0.85, 0.86], 0.05), "one round is not worse"
-assert not numbers.is_worse([0.9, 0.3, 0.94, 0.5, 0.93], 0.05), "the spread explains it"
+assert not numbers.is_worse([0.85, 0.77, 0.69, 0.94, 0.86], 0.05), "the spread explains it"  # two healthy nodes of a busy machine
 mean = numbers.mean_interval([1, 2, 3, 4, 5])
 assert abs(mean["high"] - 3 - 2.776 * mean["deviation"] / 5**0.5) < 1e-3, mean
 END
@@ -328,10 +328,22 @@ RefusesNonsense() {
   says "must be a number above 0, not '0'"
   run 2 --build "$here/nothing"
   says 'there is no cifar_mpi_bench'
+  fake_program scontrol <<<'exit 1'
+  SLURM_JOB_NODELIST='node[1-2]' run 2
+  says 'scontrol does not name the hosts of the Slurm job (node[1-2]); pass them with --hosts'
+  run 2 --launcher srun_or_so
+  touch file
+  run 2 --out file/study
+  says 'file/study/raw.jsonl cannot be written: Not a directory'
   mkdir other
   echo '{"format": "other"}' >other/raw.jsonl
   run 2 --out other
   says 'is not of a study of version 1'
+  rm "$fake/mpirun"
+  ln -s "$(python3 -c 'import sys; print(sys.executable)')" "$fake/python3"
+  ln -s "$(command -v env)" "$fake/env"
+  PATH=$fake ends_with 2 "$study" --build "$fake/build" --launcher mpirun
+  says 'there is no mpirun here; load the module of MPI'
 }
 
 "$1"
