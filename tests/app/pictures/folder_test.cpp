@@ -66,7 +66,7 @@ TEST_F(FolderPrograms, TrainOnAFolderPerClass) {
 
 TEST_F(FolderPrograms, NameTheFilesOfTheImagesThatTheyEvaluate) {
   make_set("named", 20);
-  for (const char* name : {"named/red/a,b.png", "named/red/\"c\nd.png"})
+  for (const char* name : {"named/red/a,b.png", "named/red/\"c.png", "named/red/c\nd.png"})
     std::filesystem::copy_file(file("named/red/0.png"), file(name));
   ASSERT_EQ(run_command(pack("named", "named.h5", " --size 24 --test-share 0.8 --stratify")).code, 0);
   const data::DatasetFile set(file("named.h5"));
@@ -84,7 +84,8 @@ TEST_F(FolderPrograms, NameTheFilesOfTheImagesThatTheyEvaluate) {
   for (const std::string& name : files) {
     std::string field = name;
     if (name.find(',') != std::string::npos) field = "\"red/a,b.png\"";
-    if (name.find('\n') != std::string::npos) field = "\"red/\"\"c\nd.png\"";
+    if (name.find('"') != std::string::npos) field = "\"red/\"\"c.png\"";
+    if (name.find('\n') != std::string::npos) field = "\"red/c\nd.png\"";
     EXPECT_NE(csv.find("," + field + "\n"), std::string::npos) << field;
   }
   const run::EvaluationFile kept = run::read_evaluation(file("named_run/evaluation.h5"));
