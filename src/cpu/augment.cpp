@@ -106,7 +106,7 @@ class Axis {
     }
   }
   int size() const { return static_cast<int>(places_.size()); }
-  /// Calls add(weight, from) for each value of which value `to` is made.
+  /// Calls add(weight, from) for each value that value `to` is a mean of.
   template <class Add>
   [[gnu::always_inline]] void visit(int to, const Add& add) const {
     const Place& place = places_[static_cast<std::size_t>(to)];

@@ -153,6 +153,18 @@ TEST_F(Programs, TrainToTheSameBitsOnAnyNumberOfRanksWhenAsked) {
         run_command("h5diff " + checkpoint("muon_1") + checkpoint("muon_2") + group + " " + group);
     EXPECT_EQ(diff.code, 0) << "muon, " << group << ": " << diff.output;
   }
+  const std::string sizes = " --reproducible --model resnet20 --input-size 12 --image-size 8x0.25,10x0.5,12";
+  for (const int ranks : {1, 2}) {
+    const std::string run = "sizes_" + std::to_string(ranks);
+    const Outcome outcome = mpirun(ranks, kTrain + common + file(run) + sizes);
+    ASSERT_EQ(outcome.code, 0) << outcome.output;
+    EXPECT_EQ(count_lines_with(outcome.output, ": from here on images of 1"), 2) << outcome.output;
+  }
+  for (const char* group : {"/model", "/ema", "/running", "/momentum"}) {
+    const Outcome diff =
+        run_command("h5diff " + checkpoint("sizes_1") + checkpoint("sizes_2") + group + " " + group);
+    EXPECT_EQ(diff.code, 0) << "sizes, " << group << ": " << diff.output;
+  }
   // The comparison can fail: without the flag the order of the sums differs.
   for (const int ranks : {1, 2}) {
     ASSERT_EQ(mpirun(ranks, kTrain + common + file("plain_" + std::to_string(ranks))).code, 0);
