@@ -183,6 +183,11 @@ void check(const TrainConfig& config) {
         "part "
         "of one; give --update all-reduce or another --optimizer");
   }
+  if (config.views > 1 && (config.augment == data::Augment::none || config.flip == data::Flip::off)) {
+    refuse(concat("--views ", config.views, " shows mirrored images, but ",
+                  config.flip == data::Flip::off ? "--flip off" : "--augment none",
+                  " trains on none; give --views 1"));
+  }
   check_nvls(config);
   check_trace(config.trace);
   if (config.keep_best && config.eval_every == 0.0) {

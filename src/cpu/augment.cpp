@@ -95,7 +95,7 @@ auto choose_write(int channels) {
 class Scratch {
  public:
   explicit Scratch(const data::AugmentSpec& spec)
-      : crop_bytes_(spec.kind == data::Augment::crop ? static_cast<std::size_t>(spec.output().count()) : 0),
+      : crop_bytes_(spec.leaves_image() ? static_cast<std::size_t>(spec.output().count()) : 0),
         bytes_(crop_bytes_ * static_cast<std::size_t>(loop_threads())) {}
   std::uint8_t* of_this_thread() {
     return bytes_.data() + crop_bytes_ * static_cast<std::size_t>(loop_thread());

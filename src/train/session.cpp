@@ -131,12 +131,14 @@ void build_programs(SessionState& state, const run::Start& start, const data::Da
     return;
   }
   blocks.state.write(*device.backend, *device.tower, start.state);
+  evaluation::EvaluatorSpec spec;
+  spec.params = blocks.state[optim::StateRole::average].as<const float>();
+  spec.augment = plan.network.augment;
+  spec.views = plan.config.views;
+  spec.batch = plan.sizes.batch / plan.sizes.parts;
+  if (plan.config.runner == engine::RunnerKind::lanes) spec.kind = engine::RunnerKind::lanes;
   programs.evaluator.emplace(*device.backend, *device.tower, *device.arena, plan.world, dataset,
-                             plan.part_of(plan.info.test_count), plan.network.augment,
-                             plan.sizes.batch / plan.sizes.parts,
-                             blocks.state[optim::StateRole::average].as<const float>(),
-                             plan.config.runner == engine::RunnerKind::lanes ? engine::RunnerKind::lanes
-                                                                             : engine::RunnerKind::automatic);
+                             plan.part_of(plan.info.test_count), spec);
 }
 
 run::StartRequest start_request(const step::Plan& plan) {

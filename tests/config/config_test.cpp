@@ -72,6 +72,9 @@ TEST(Check, NamesTheOptionAndTheValue) {
     c.resume = "old.h5";
   });
   refuse("--keep-best", "give --eval-every as well", [](auto& c) { c.keep_best = true; });
+  refuse("--views 6", "--flip off trains on none", [](auto& c) { c.views = 6, c.flip = data::Flip::off; });
+  refuse("--views 2", "--augment none trains on none",
+         [](auto& c) { c.views = 2, c.augment = data::Augment::none; });
   refuse("--batch-size", "0", [](auto& c) { c.batch_size = 0; });
   refuse("--batch-size", "1048577", [](auto& c) { c.batch_size = (1 << 20) + 1; });
   refuse("--accumulate", "0", [](auto& c) { c.accumulate = 0; });

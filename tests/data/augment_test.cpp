@@ -150,6 +150,22 @@ TEST(DrawAugment, TakesTheCentreForEvaluation) {
   EXPECT_EQ(draw.contrast, 1.0f);
 }
 
+TEST(DrawAugment, MovesAndMirrorsTheCentreForAViewOfEvaluation) {
+  AugmentSpec spec{Augment::none, {3, 3, 1}, 3, 3};
+  spec.normalize = Normalize::dataset;
+  spec.deviation[0] = 1.0f;
+  spec.fill = Fill::reflect;
+  const std::vector<std::uint8_t> image{1, 2, 3, 4, 5, 6, 7, 8, 9};
+  const auto shown = [&](int shift, bool mirror) {
+    spec.shift = shift;
+    spec.mirror = mirror;
+    return reference(spec, draw_augment(spec, kAugmentSeed, 0, 1), 0.0, image);
+  };
+  EXPECT_EQ(shown(0, true), (std::vector<float>{3, 2, 1, 6, 5, 4, 9, 8, 7}));
+  EXPECT_EQ(shown(1, false), (std::vector<float>{5, 6, 5, 8, 9, 8, 5, 6, 5}));
+  EXPECT_EQ(shown(-1, true), (std::vector<float>{5, 4, 5, 2, 1, 2, 5, 4, 5}));
+}
+
 TEST(DrawAugment, MovesACropByUpToThePadInEachDirection) {
   AugmentSpec spec{Augment::crop, {32, 30, 3}, 32, 28};
   spec.pad = 2;

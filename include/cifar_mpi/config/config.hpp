@@ -123,6 +123,7 @@ struct TrainConfig {
   TraceWindow trace;                     ///< steps whose tasks are written to the run directory
   std::int64_t summary_every = 100;      ///< steps between histograms; 0: none
   double eval_every = 0.0;               ///< epochs; 0: only at the end
+  int views = 1;                         ///< of each test image: 1, 2 or 6
   std::int64_t checkpoint_every = 1000;  ///< steps
   double checkpoint_minutes = 10.0;      ///< at most, between checkpoints; 0: only by steps
   std::int64_t check_every = 500;        ///< steps between comparisons of the ranks' parameters

@@ -16,7 +16,7 @@ namespace cifar_mpi::data {
 ///
 ///   tutorial  random place inside the image, flip, brightness, contrast
 ///   crop      the centre moved by up to `pad` pixels in each direction, also beyond the edge; flip; cutout
-///   none      the centre
+///   none      the centre; for a view of evaluation moved by `shift` and mirrored
 enum class Augment : std::uint8_t { tutorial, crop, none };
 constexpr auto names_of(Augment) {
   return std::to_array<Name<Augment>>(
@@ -62,11 +62,15 @@ struct AugmentSpec {
   Normalize normalize = Normalize::image;
   float mean[kMostChannels] = {};       ///< of the training set's bytes; for Normalize::dataset
   float deviation[kMostChannels] = {};  ///< standard deviation, as mean
+  int shift = 0;                        ///< of `none`: pixels down and to the right, also beyond the edge
+  bool mirror = false;                  ///< of `none`: left and right exchanged
   // Brightness (uniform in ±63 in the tutorial) adds one number to every value; contrast turns about the
   // channel mean and standardization subtracts the mean of all values, so it cancels exactly and costs no
   // arithmetic.
 
   constexpr Extent output() const { return {crop_height, crop_width, source.channels}; }
+  /// Whether a crop may reach beyond its image.
+  constexpr bool leaves_image() const { return kind == Augment::crop || shift != 0; }
 };
 
 /// The most pixels of a crop: the sums of its squares fit 32 bits.
@@ -117,7 +121,8 @@ constexpr AugmentDraw draw_augment(const AugmentSpec& spec, std::uint64_t seed, 
                                    std::uint64_t id) {
   const int spare_rows = spec.source.height - spec.crop_height;
   const int spare_columns = spec.source.width - spec.crop_width;
-  if (spec.kind == Augment::none) return {spare_rows / 2, spare_columns / 2, false, 1.0f};
+  if (spec.kind == Augment::none)
+    return {spare_rows / 2 + spec.shift, spare_columns / 2 + spec.shift, spec.mirror, 1.0f};
   const Random4 r = random4(seed, RandomPurpose::augment, id, epoch);
   const auto below = [](std::uint32_t bits, int end) {
     return static_cast<int>(uniform_below(bits, static_cast<std::uint32_t>(end)));
