@@ -183,6 +183,11 @@ void check(const TrainConfig& config) {
         "part "
         "of one; give --update all-reduce or another --optimizer");
   }
+  if ((config.brightness > 0.0 || config.contrast > 0.0) && config.normalize == data::Normalize::image) {
+    refuse(concat(config.brightness > 0.0 ? "--brightness " : "--contrast ",
+                  exact(config.brightness > 0.0 ? config.brightness : config.contrast),
+                  " needs --normalize dataset: it has no effect where each image is standardized"));
+  }
   if (config.views > 1 && (config.augment == data::Augment::none || config.flip == data::Flip::off)) {
     refuse(concat("--views ", config.views, " shows mirrored images, but ",
                   config.flip == data::Flip::off ? "--flip off" : "--augment none",
@@ -277,6 +282,8 @@ data::AugmentSpec augment_spec(const TrainConfig& config, const Extent& image) {
   spec.fill = config.crop_fill;
   spec.flip = config.flip;
   spec.cutout = config.cutout;
+  spec.brightness = static_cast<float>(config.brightness);
+  spec.contrast = static_cast<float>(config.contrast);
   spec.normalize = config.normalize;
   return spec;
 }
@@ -298,8 +305,10 @@ RunFingerprint run_fingerprint(const TrainConfig& config, const Sizes& sizes,
     by_place.insert({300, {"--update", std::string(to_string(config.update))}});
   for (const Option& option : options()) {
     const Identity& identity = option.identity;
-    if (identity.place > 0 && (identity.always || is_used(option, config)))
-      by_place.insert({identity.place, {std::string(option.name), option.value.text(config)}});
+    if (identity.place == 0 || !(identity.always || is_used(option, config))) continue;
+    std::string value = option.value.text(config);
+    if (!identity.always && identity.unrecorded != nullptr && value == identity.unrecorded) continue;
+    by_place.insert({identity.place, {std::string(option.name), std::move(value)}});
   }
   RunFingerprint items;
   for (auto& [place, item] : by_place) items.push_back(std::move(item));

@@ -218,6 +218,12 @@ Rows sample_rows() {
               .identifies(160, true, "random").changeable(),
       Row("--cutout", "Side of a square of zeros put into each image",
           number(in(&C::cutout), between(0, 4096))).word("off").goes_with(kCrop).identifies(200).changeable(),
+      Row("--brightness", "Random brightness with --augment crop, in deviations",
+          number(in(&C::brightness), between(0.0, 1.0))).word("off").goes_with(kCrop)
+              .identifies(410, false, "0").changeable(),
+      Row("--contrast", "Random contrast with --augment crop: 1 - X to 1 + X",
+          number(in(&C::contrast), below_one())).word("off").goes_with(kCrop)
+              .identifies(420, false, "0").changeable(),
       Row("--normalize", "Standardize by the statistics of each image or the dataset",
           choice(in(&C::normalize)))
               .goes_with({"--augment", {"crop", "none"},

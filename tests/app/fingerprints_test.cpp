@@ -77,7 +77,9 @@ TEST(Fingerprints, StayAsCheckpointsHaveThem) {
 TEST(Fingerprints, StandForWhatOldCheckpointsLack) {
   RunFingerprint found = config::unrecorded_fingerprint();
   std::sort(found.begin(), found.end());
-  EXPECT_EQ(found, (RunFingerprint{{"--clip-norm", "0"},
+  EXPECT_EQ(found, (RunFingerprint{{"--brightness", "0"},
+                                   {"--clip-norm", "0"},
+                                   {"--contrast", "0"},
                                    {"--flip", "random"},
                                    {"--label-smoothing", "0"},
                                    {"--normalize", "image"},

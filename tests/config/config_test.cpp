@@ -72,6 +72,17 @@ TEST(Check, NamesTheOptionAndTheValue) {
     c.resume = "old.h5";
   });
   refuse("--keep-best", "give --eval-every as well", [](auto& c) { c.keep_best = true; });
+  const auto normal = [](auto& c) {
+    c.augment = data::Augment::crop, c.normalize = data::Normalize::dataset;
+  };
+  refuse("--brightness 0.5", "goes with --augment crop", [](auto& c) { c.brightness = 0.5; });
+  refuse("--contrast 0.5", "goes with --augment crop", [](auto& c) { c.contrast = 0.5; });
+  refuse("--brightness", "between 0 and 1, or off", [=](auto& c) { normal(c), c.brightness = 1.5; });
+  refuse("--contrast", "at least 0 and below 1, or off", [=](auto& c) { normal(c), c.contrast = 1.0; });
+  refuse("--brightness 0.5", "needs --normalize dataset",
+         [=](auto& c) { c.augment = data::Augment::crop, c.brightness = 0.5; });
+  refuse("--contrast 0.25", "needs --normalize dataset",
+         [=](auto& c) { c.augment = data::Augment::crop, c.contrast = 0.25; });
   refuse("--views 6", "--flip off trains on none", [](auto& c) { c.views = 6, c.flip = data::Flip::off; });
   refuse("--views 2", "--augment none trains on none",
          [](auto& c) { c.views = 2, c.augment = data::Augment::none; });
@@ -379,8 +390,8 @@ TEST(RunFingerprintOfAConfig, KnowsWhatWasNotRecorded) {
   const RunFingerprint plain = run_fingerprint(changed([](auto&) {}), {}, dataset_of(1000));
   for (const auto& item : unrecorded_fingerprint()) {
     const std::string* const recorded = find_item(plain, item.first);
-    if (item.first == "--update") {
-      EXPECT_EQ(recorded, nullptr);
+    if (item.first == "--update" || item.first == "--brightness" || item.first == "--contrast") {
+      EXPECT_EQ(recorded, nullptr) << item.first;
     } else {
       EXPECT_TRUE(recorded != nullptr && *recorded == item.second) << item.first;
     }

@@ -102,6 +102,9 @@ std::vector<TrainCase> train_cases() {
         spec.deviation[c] = 60.0f + static_cast<float>(c);
       }
       cases.push_back({spec, precision});
+      spec.brightness = 0.7f;
+      spec.contrast = 0.5f;
+      cases.push_back({spec, precision});
     }
   }
   return cases;

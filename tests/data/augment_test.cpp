@@ -122,7 +122,8 @@ TEST(DrawAugment, ChangesWithPassSampleAndSeed) {
 }
 
 TEST(DrawAugment, DoesNotDependOnTheNumberOfRanks) {
-  const AugmentSpec spec = tutorial();
+  AugmentSpec spec{Augment::crop, {32, 32, 3}, 32, 32};
+  spec.brightness = spec.contrast = 0.5f;
   const SampleOrder alone(Shuffle::global, kAugmentSeed, 500, 0, 1, 84);
   for (const int ranks : {2, 3, 4, 7}) {
     for (std::uint64_t place = 0; place < 84; ++place) {
@@ -136,6 +137,7 @@ TEST(DrawAugment, DoesNotDependOnTheNumberOfRanks) {
       ASSERT_EQ(a.left, b.left);
       ASSERT_EQ(a.flip, b.flip);
       ASSERT_EQ(a.contrast, b.contrast);
+      ASSERT_EQ(a.brightness, b.brightness);
     }
   }
 }
@@ -200,6 +202,42 @@ TEST(DrawAugment, ShowsEveryImageInBothOrientationsInEveryTwoEpochs) {
   for (std::uint64_t id = 0; id < 100; ++id) EXPECT_FALSE(draw_augment(spec, kAugmentSeed, 4, id).flip);
 }
 
+TEST(DrawAugment, SpreadsBrightnessAndContrastEvenly) {
+  AugmentSpec spec{Augment::crop, {32, 32, 3}, 32, 32};
+  spec.brightness = 0.5f;
+  spec.contrast = 0.25f;
+  const int draws = 100'000;
+  double sums[2] = {}, squares[2] = {}, product = 0.0;
+  for (int i = 0; i < draws; ++i) {
+    const AugmentDraw draw = draw_augment(spec, kAugmentSeed, 3, static_cast<std::uint64_t>(i));
+    const double both[] = {static_cast<double>(draw.brightness) / 0.5,
+                           (static_cast<double>(draw.contrast) - 1.0) / 0.25};
+    for (int k = 0; k < 2; ++k) {
+      ASSERT_LE(std::fabs(both[k]), 1.0);
+      sums[k] += both[k];
+      squares[k] += both[k] * both[k];
+    }
+    product += both[0] * both[1];
+  }
+  // of numbers uniform in [-1, 1]: variance 1/3, of the square 4/45, of a product 1/9
+  for (int k = 0; k < 2; ++k) {
+    EXPECT_NEAR(sums[k] / draws, 0.0, 5.0 * std::sqrt(1.0 / 3.0 / draws));
+    EXPECT_NEAR(squares[k] / draws, 1.0 / 3.0, 5.0 * std::sqrt(4.0 / 45.0 / draws));
+  }
+  EXPECT_NEAR(product / draws, 0.0, 5.0 * std::sqrt(1.0 / 9.0 / draws));
+  const AugmentDraw one = draw_augment(spec, kAugmentSeed, 3, 7),
+                    other = draw_augment(spec, kAugmentSeed, 4, 7);
+  EXPECT_NE(one.brightness, other.brightness);
+  EXPECT_NE(one.contrast, other.contrast);
+  AugmentSpec plain = spec;
+  plain.brightness = plain.contrast = 0.0f;
+  const AugmentDraw without = draw_augment(plain, kAugmentSeed, 3, 7);
+  EXPECT_EQ(without.brightness, 0.0f);
+  EXPECT_EQ(without.contrast, 1.0f);
+  EXPECT_EQ(without.top, one.top) << "other random numbers for the crop";
+  EXPECT_EQ(without.flip, one.flip);
+}
+
 TEST(DrawAugment, PutsTheMiddleOfACutAnywhere) {
   AugmentSpec spec{Augment::crop, {8, 8, 1}, 8, 8};
   spec.cutout = 4;
@@ -227,6 +265,27 @@ TEST(AugmentReference, FillsWithZerosOrAMirrorAndCuts) {
   EXPECT_EQ(reference(spec, {-1, 1, false, 1.0f}, 0.0, image), (std::vector<float>{6, 7, 6, 1, 2, 1}));
   spec.cutout = 2;
   EXPECT_EQ(reference(spec, {0, 0, true, 1.0f, 1, -1}, 0.0, image), (std::vector<float>{2, 1, 0, 0, 6, 5}));
+}
+
+TEST(AugmentReference, AddsTheBrightnessToNormalizedValuesAndMultipliesByTheContrast) {
+  AugmentSpec spec{Augment::crop, {1, 2, 2}, 1, 2};
+  spec.normalize = Normalize::dataset;
+  spec.mean[0] = 10.0f;
+  spec.deviation[0] = 2.0f;
+  spec.mean[1] = 20.0f;
+  spec.deviation[1] = 4.0f;
+  AugmentDraw draw;
+  draw.brightness = 0.5f;
+  draw.contrast = 0.75f;
+  const std::vector<std::uint8_t> image{10, 20, 14, 12};
+  const std::vector<float> wanted{0.375f, 0.375f, 1.875f, -1.125f};  // (0, 0, 2, -2) + 1/2, times 3/4
+  EXPECT_EQ(reference(spec, draw, 0.0, image), wanted);
+  const AffineMap map = dataset_map(spec, draw);
+  for (std::size_t i = 0; i < 4; ++i)
+    EXPECT_FLOAT_EQ(map.scale[i % 2] * static_cast<float>(image[i]) + map.shift[i % 2], wanted[i]) << i;
+  draw.cut_left = 1;
+  spec.cutout = 1;
+  EXPECT_EQ(reference(spec, draw, 0.0, image), (std::vector<float>{0.375f, 0.375f, 0.0f, 0.0f}));
 }
 
 TEST(AugmentReference, CropsAndFlips) {

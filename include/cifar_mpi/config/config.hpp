@@ -93,6 +93,8 @@ struct TrainConfig {
   int crop_pad = 4;  ///< for Augment::crop, as the next two
   data::Fill crop_fill = data::Fill::zeros;
   int cutout = 0;
+  double brightness = 0.0;  ///< for Augment::crop with Normalize::dataset, as the next
+  double contrast = 0.0;
   data::Flip flip = data::Flip::random;
   data::Normalize normalize = data::Normalize::image;
   data::Shuffle shuffle = data::Shuffle::shard;

@@ -33,10 +33,11 @@ struct Needs {
 
 /// An option's part in the fingerprint of a run.
 struct Identity {
-  int place = 0;                     ///< its order in the fingerprint, from 1; 0: not in it
-  bool always = false;               ///< also if its `needs` are not met
-  const char* unrecorded = nullptr;  ///< the value of runs whose fingerprint lacks it
-  bool may_change = false;           ///< with --allow-change: a resumed state is right with any value
+  int place = 0;        ///< its order in the fingerprint, from 1; 0: not in it
+  bool always = false;  ///< also if its `needs` are not met
+  /// The value of runs whose fingerprint lacks it. Unless the option is always there, this value is not recorded.
+  const char* unrecorded = nullptr;
+  bool may_change = false;  ///< with --allow-change: a resumed state is right with any value
 };
 
 struct Option {

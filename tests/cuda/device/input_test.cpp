@@ -94,6 +94,9 @@ std::vector<data::AugmentSpec> specs() {
       moved.deviation[c] = 60.0f + static_cast<float>(c);
     }
     all.push_back(moved);
+    moved.brightness = 0.7f;
+    moved.contrast = 0.5f;
+    all.push_back(moved);
   }
   return all;
 }
