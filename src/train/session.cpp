@@ -27,8 +27,7 @@ void warn_of_little_space(const step::Plan& plan) {
   std::size_t floats = 0;
   for (const model::Param& param : plan.network.params)
     floats += static_cast<std::size_t>(param.shape.count());
-  const auto rows =
-      optim::state_rows(plan.config.optimizer.kind, step::has_outer_momentum(plan.config)).size();
+  const auto rows = step::state_rows(plan.config).size();
   constexpr double kWithRest = 1.1, kMiB = 1024.0 * 1024.0;  // texts and headers of the file
   const double checkpoint = kWithRest * static_cast<double>(floats * rows * sizeof(float));
   const std::size_t there = run::list_checkpoints(*plan.run).size();
@@ -151,6 +150,7 @@ run::StartRequest start_request(const step::Plan& plan) {
           config::unrecorded_fingerprint(),
           config.optimizer.kind,
           step::has_outer_momentum(config),
+          config.lookahead > 0,
           config.init_from,
           std::string(model::classifier_of(plan.network.net)),
           config::items_of(config.allow_change),

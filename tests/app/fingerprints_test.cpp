@@ -82,9 +82,14 @@ TEST(Fingerprints, StandForWhatOldCheckpointsLack) {
                                    {"--contrast", "0"},
                                    {"--flip", "random"},
                                    {"--label-smoothing", "0"},
+                                   {"--lookahead", "0"},
+                                   {"--lookahead-keep", "0.7738"},
+                                   {"--lookahead-power", "3"},
+                                   {"--lookahead-steps", "0"},
                                    {"--normalize", "image"},
                                    {"--optimizer", "sgd"},
                                    {"--schedule", "staircase"},
+                                   {"--tail-epochs", "0"},
                                    {"--update", "all-reduce or server"},
                                    {"network input", "24x24"}}));
 }
