@@ -50,7 +50,7 @@ struct EvalOptions {
 void report(const EvalOptions& options, const comm::World& world, const Log& log, const std::string& path,
             const evaluation::Evaluation& found) {
   for (const std::string& doubt : found.doubts) log.warn(doubt);
-  const app::EvaluatedCheckpoint checkpoint{path, options.weights};
+  const app::EvaluatedCheckpoint checkpoint{path, options.weights, options.config.views};
   world.together([&] {
     if (world.rank() != 0 || options.predictions.empty()) return;
     const data::DatasetFile data(options.config.data);
@@ -105,8 +105,9 @@ std::string dataset_of_run(const std::string& run_dir) {
 void refuse_unused(const EvalOptions& options) {
   const bool exports = !options.export_onnx.empty();
   if (options.force && !exports && options.predictions.empty())
-    throw Error(ErrorKind::usage,
-                "--force goes with --predictions or --export-onnx, whose files it overwrites; leave it out");
+    throw Error(
+        ErrorKind::usage,
+        "--force works only with --predictions or --export-onnx, whose files it overwrites; leave it out");
   if (options.config.other_classes && (exports || !options.predict.empty()))
     throw Error(ErrorKind::usage,
                 concat("--other-classes accepts a dataset with other classes, but ",
@@ -308,7 +309,8 @@ void predict(const EvalOptions& options, const comm::World& world, const Log& lo
   for (const std::string& doubt : found.doubts) log.warn(doubt);
   if (world.rank() != 0) return;
   if (!options.json) return app::print_predictions(log, images, found);
-  write_flushed(stdout, app::predictions_json({file.path(), options.weights}, images, found));
+  write_flushed(stdout,
+                app::predictions_json({file.path(), options.weights, options.config.views}, images, found));
 }
 
 int evaluate(EvalOptions options, comm::World& world) {
@@ -360,6 +362,10 @@ int main(int argc, char** argv) {
   cli.add_option("--batch-size", options.config.batch_size, "Images per rank at once; affects speed only")
       ->check(app::number(1, 1 << 16))
       ->capture_default_str();
+  auto* const views = cli.add_option("--views", options.config.views,
+                                     "Views of each image: 1, 2 (mirrored) or 6 (also moved)")
+                          ->check(CLI::IsMember({1, 2, 6}))
+                          ->capture_default_str();
   auto* const watch = cli.add_flag("--watch", options.watch,
                                    "Evaluate each new checkpoint of a run directory until interrupted");
   auto* const predict = cli.add_option("--predict", options.predict, "Classify PNG and JPEG files instead")
@@ -379,6 +385,7 @@ int main(int argc, char** argv) {
       ->excludes(watch)
       ->excludes(predict)
       ->excludes(predictions)
+      ->excludes(views)
       ->excludes(json);
   cli.add_flag("--other-classes", options.config.other_classes,
                "Accept a dataset whose classes have other names");

@@ -49,7 +49,7 @@ std::string json_list(const Values& values, Text text) {
 
 std::string json_head(const EvaluatedCheckpoint& checkpoint, const Evaluation& evaluation) {
   return concat("{\"checkpoint\":", report::json_text(checkpoint.path), ",\"step\":", evaluation.step,
-                ",\"weights\":", report::json_text(checkpoint.weights),
+                ",\"weights\":", report::json_text(checkpoint.weights), ",\"views\":", checkpoint.views,
                 ",\"classes\":", json_list(evaluation.label_names, report::json_text));
 }
 
@@ -142,6 +142,7 @@ void write_hdf5(const std::string& path, const EvaluatedCheckpoint& checkpoint, 
   file.attribute("/", "checkpoint", checkpoint.path);
   file.attribute("/", "step", evaluation.step);
   file.attribute("/", "weights", checkpoint.weights);
+  file.attribute("/", "views", checkpoint.views);
   file.write_strings("/label_names", evaluation.label_names);
   file.write("/labels", {labels.size()}, labels);
   file.write("/predictions", {labels.size()}, predictions);
@@ -165,6 +166,11 @@ void print_evaluation(const Log& log, const EvaluatedCheckpoint& checkpoint, con
   if (const std::string confused = confusions(evaluation); !confused.empty())
     log.info("most often confused: " + confused);
   print_mistakes(log, evaluation);
+  if (checkpoint.views > 1)
+    log.info(fmt::format("{} views of each image in {:.1f} s; the image alone: {:.4f} in {:.1f} s",
+                         checkpoint.views, evaluation.time.first_view_s + evaluation.time.other_views_s,
+                         static_cast<double>(accuracy.plain_correct) / static_cast<double>(accuracy.count()),
+                         evaluation.time.first_view_s));
   log.info(fmt::format("precision @ 1 = {:.4f}", accuracy.precision_at_1()));
 }
 
@@ -201,6 +207,9 @@ std::string evaluation_json(const EvaluatedCheckpoint& checkpoint, const Evaluat
                 ",\"images\":", accuracy.count(), ",\"correct\":", accuracy.correct(),
                 ",\"precision_at_1\":", report::json_number(accuracy.precision_at_1()),
                 ",\"cross_entropy\":", report::json_number(accuracy.cross_entropy),
+                ",\"correct_by_first_view\":", accuracy.plain_correct,
+                ",\"first_view_seconds\":", report::json_number(evaluation.time.first_view_s),
+                ",\"other_views_seconds\":", report::json_number(evaluation.time.other_views_s),
                 ",\"confusion\":", json_list(rows, [](const std::string& row) { return row; }), "}\n");
 }
 

@@ -15,6 +15,7 @@ namespace cifar_mpi::app {
 struct EvaluatedCheckpoint {
   std::string path;
   std::string weights;  ///< ema or raw
+  int views = 1;        ///< of each image
 };
 
 /// The images of --predict.

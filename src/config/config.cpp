@@ -123,6 +123,21 @@ void check_nvls(const TrainConfig& config) {
   }
 }
 
+void check_averages(const TrainConfig& config) {
+  const TrainConfig standard;
+  const auto needs_lookahead = [&](const char* option, double value, double usual) {
+    if (config.lookahead == 0 && value != usual)
+      refuse(concat(option, " ", exact(value), " has no effect without --lookahead; leave it out"));
+  };
+  needs_lookahead("--lookahead-keep", config.lookahead_keep, standard.lookahead_keep);
+  needs_lookahead("--lookahead-power", config.lookahead_power, standard.lookahead_power);
+  needs_lookahead("--lookahead-steps", static_cast<double>(config.lookahead_steps), 0.0);
+  if (config.tail_epochs > 0.0 && config.final_lr_share == 0.0) {
+    refuse(concat("--tail-epochs ", exact(config.tail_epochs),
+                  " would train at the rate 0; give the share of the rate that is left, --final-lr-share"));
+  }
+}
+
 void check_trace(const TraceWindow& window) {
   if (window.first == 0) return;
   const std::string given = concat("--trace ", describe(window));
@@ -205,6 +220,17 @@ void check(const TrainConfig& config) {
         "--optimizer muon cannot be combined with --update server: muon needs whole matrices, but a server "
         "may hold only a part of one; give --update all-reduce or another --optimizer");
   }
+  if ((config.brightness > 0.0 || config.contrast > 0.0) && config.normalize == data::Normalize::image) {
+    refuse(concat(config.brightness > 0.0 ? "--brightness " : "--contrast ",
+                  exact(config.brightness > 0.0 ? config.brightness : config.contrast),
+                  " needs --normalize dataset: it has no effect where each image is standardized"));
+  }
+  if (config.views > 1 && (config.augment == data::Augment::none || config.flip == data::Flip::off)) {
+    refuse(concat("--views ", config.views, " shows mirrored images, but ",
+                  config.flip == data::Flip::off ? "--flip off" : "--augment none",
+                  " trains on none; give --views 1"));
+  }
+  check_averages(config);
   check_nvls(config);
   check_trace(config.trace);
   const std::string needs =
@@ -278,7 +304,30 @@ optim::ScheduleSpec schedule_spec(const TrainConfig& config, const Sizes& sizes,
   spec.initial_share = config.initial_lr_share;
   spec.final_share = config.final_lr_share;
   spec.total_steps = sizes.total_steps;
+  spec.tail_epochs = config.tail_epochs;
   return spec;
+}
+
+optim::AverageRule average_rule(const TrainConfig& config, const Sizes& sizes, std::uint64_t train_samples) {
+  optim::AverageRule average{config.ema_decay};
+  if (config.tail_epochs > 0.0)
+    average.mean_from = optim::Schedule(schedule_spec(config, sizes, train_samples)).tail_from();
+  return average;
+}
+
+optim::Lookahead lookahead_rule(const TrainConfig& config, const Sizes& sizes, std::uint64_t train_samples) {
+  optim::Lookahead rule;
+  rule.every = static_cast<std::uint64_t>(config.lookahead);
+  rule.until = optim::Schedule(schedule_spec(config, sizes, train_samples)).tail_from();
+  rule.keep = config.lookahead_keep;
+  rule.power = config.lookahead_power;
+  const auto steps = static_cast<std::uint64_t>(config.lookahead_steps);
+  if (steps > rule.until) {
+    refuse(concat("--lookahead-steps ", steps, " is more than the ", rule.until, " steps of the run",
+                  config.tail_epochs > 0.0 ? " before its tail" : "", "; give fewer, or all"));
+  }
+  if (steps > 0) rule.from = rule.until - steps;
+  return rule;
 }
 
 data::AugmentSpec augment_spec(const TrainConfig& config, const Extent& image) {
@@ -295,6 +344,8 @@ data::AugmentSpec augment_spec(const TrainConfig& config, const Extent& image) {
   spec.fill = config.crop_fill;
   spec.flip = config.flip;
   spec.cutout = config.cutout;
+  spec.brightness = static_cast<float>(config.brightness);
+  spec.contrast = static_cast<float>(config.contrast);
   spec.normalize = config.normalize;
   return spec;
 }
@@ -310,7 +361,7 @@ RunFingerprint run_fingerprint(const TrainConfig& config, const Sizes& sizes,
       {5, {"dataset training samples", std::to_string(dataset.train_count)}},
       {20, {"--global-batch", std::to_string(sizes.global_batch)}},
       {150, {"network input", concat(input.crop_height, 'x', input.crop_width)}}};
-  if (optim::depends_on_length(config.schedule))
+  if (optim::depends_on_length(config.schedule) || config.lookahead > 0)
     by_place.insert({220, {run::kLength, std::to_string(sizes.total_steps)}});
   if (config.update == comm::UpdateKind::local)  // a resumed run may change between the other ways
     by_place.insert({300, {"--update", std::string(to_string(config.update))}});

@@ -44,6 +44,7 @@ const Needs kCrop{"--augment", {"crop"}};
 const Needs kMomentum{"--optimizer", {"momentum", "nesterov", "muon"}};
 const Needs kAdamW{"--optimizer", {"adamw"}};
 const Needs kMuon{"--optimizer", {"muon"}};
+const Needs kSlope{"--schedule", {"linear", "cosine", "one-cycle"}};
 
 std::vector<std::string> model_names() {
   std::vector<std::string> names;
@@ -231,6 +232,12 @@ Rows sample_rows() {
               .identifies(160, true, "random").changeable(),
       Row("--cutout", "Side of a square of zeros put into each image",
           number(in(&C::cutout), between(0, 4096))).word("off").goes_with(kCrop).identifies(200).changeable(),
+      Row("--brightness", "Random brightness with --augment crop, in deviations",
+          number(in(&C::brightness), between(0.0, 1.0))).word("off").goes_with(kCrop)
+              .identifies(410, false, "0").changeable(),
+      Row("--contrast", "Random contrast with --augment crop: 1 - X to 1 + X",
+          number(in(&C::contrast), below_one())).word("off").goes_with(kCrop)
+              .identifies(420, false, "0").changeable(),
       Row("--normalize", "Standardize by the statistics of each image or the dataset",
           choice(in(&C::normalize)))
               .goes_with({"--augment", {"crop", "none"},
@@ -326,11 +333,22 @@ Rows optimizer_rows() {
           number(in(&C::label_smoothing), below_one())).identifies(120, true, "0").changeable(),
       Row("--ema-decay", "Decay of the moving average of the weights",
           number(in(&C::ema_decay), below_one())).identifies(130).changeable(),
+      Row("--lookahead", "Steps between pulls of the weights to slow ones",
+          number(in(&C::lookahead), between(0, 1e6))).word("off").goes_with({"--update", {"all-reduce"}})
+              .identifies(430, false, "0"),
+      Row("--lookahead-keep", "Share of the slow weights kept by the last pull",
+          number(in(&C::lookahead_keep), below_one())).identifies(440, false, "0.7738").changeable(),
+      Row("--lookahead-power", "Power of the elapsed time that multiplies it",
+          number(in(&C::lookahead_power), between(0.0, 100.0))).identifies(450, false, "3").changeable(),
+      Row("--lookahead-steps", "Last steps before the tail that have lookahead",
+          number(in(&C::lookahead_steps), at_least(0))).word("all").identifies(460, false, "0"),
+      Row("--tail-epochs", "Last epochs, at a constant rate, to average the weights of",
+          number(in(&C::tail_epochs), between(0.0, kMany))).word("off").goes_with(kSlope)
+              .identifies(470, false, "0"),
   };
 }
 
 Rows schedule_rows() {
-  const Needs slope{"--schedule", {"linear", "cosine", "one-cycle"}};
   return {
       Row("--lr", "Learning rate", number(in(&C::lr), above_zero())).daily().identifies(30).changeable(),
       Row("--schedule", "Learning-rate schedule",
@@ -347,7 +365,7 @@ Rows schedule_rows() {
           number(in(&C::initial_lr_share), between(0.0, 1.0))).goes_with({"--schedule", {"one-cycle"}})
               .identifies(250).changeable(),
       Row("--final-lr-share", "Share of --lr left at the end of the run",
-          number(in(&C::final_lr_share), between(0.0, 1.0))).goes_with(slope).identifies(240).changeable(),
+          number(in(&C::final_lr_share), between(0.0, 1.0))).goes_with(kSlope).identifies(240).changeable(),
       Row("--lr-scaling", "Scaling of the rate with global batch / 128",
           choice(in(&C::lr_scaling))).daily().identifies(90).changeable(),
       Row("--warmup-epochs", "Epochs of linear warm-up",
@@ -367,6 +385,9 @@ Rows report_rows() {
           number(in(&C::eval_every), between(0.0, kMany))).daily().word("end"),
       Row("--patience", "Evaluations without a better accuracy that end the run",
           number(in(&C::patience), at_least(0))).word("off"),
+      Row("--views", "Views of a test image: 1, 2 (mirrored) or 6 (also moved)",
+          one_of({"1", "2", "6"}, [](const C& c) { return std::to_string(c.views); },
+                 [](C& c, const std::string& text) { c.views = std::stoi(text); })),
       Row("--checkpoint-every", "Steps between checkpoints", number(in(&C::checkpoint_every), at_least(1))),
       Row("--checkpoint-minutes", "Longest time between checkpoints",
           number(in(&C::checkpoint_minutes), between(0.0, kMany))).word("never"),

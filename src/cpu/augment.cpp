@@ -53,11 +53,11 @@ struct Sums {
   return sums;
 }
 
-[[gnu::always_inline]] inline data::AffineMap map_of(const data::AugmentSpec& spec, const Crop& crop,
-                                                     float contrast) {
-  if (spec.normalize == data::Normalize::dataset) return data::dataset_map(spec);
+[[gnu::always_inline]] inline data::AffineMap map_of(const data::AugmentSpec& spec,
+                                                     const data::AugmentDraw& draw, const Crop& crop) {
+  if (spec.normalize == data::Normalize::dataset) return data::dataset_map(spec, draw);
   const Sums sums = sums_of(crop);
-  return data::affine_map(sums.value, sums.square, crop.channels, crop.height * crop.width, contrast,
+  return data::affine_map(sums.value, sums.square, crop.channels, crop.height * crop.width, draw.contrast,
                           [](double square) { return std::sqrt(square); });
 }
 
@@ -69,7 +69,7 @@ struct Write {
                                          const Crop& crop, T* out) {
     const int channels = kChannels > 0 ? kChannels : crop.channels;
     const int pixels = crop.height * crop.width;
-    const data::AffineMap map = map_of(spec, crop, draw.contrast);
+    const data::AffineMap map = map_of(spec, draw, crop);
     const std::ptrdiff_t step = draw.flip ? -channels : channels;
     const std::ptrdiff_t start = draw.flip ? (crop.width - 1) * channels : 0;
     for (int c = 0; c < channels; ++c) {

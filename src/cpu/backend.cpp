@@ -116,6 +116,10 @@ class CpuBackend final : public engine::Backend {
     return plan_running(binding, params, layout);
   }
 
+  engine::Task lookahead_task(const engine::LookaheadBinding& binding) override {
+    return plan_lookahead(binding);
+  }
+
   engine::Task advance_task(const engine::AdvanceBinding& binding,
                             std::vector<engine::StepRecord>& records) override {
     return plan_advance(binding, records);

@@ -123,7 +123,7 @@ engine::Task plan_update(const engine::UpdateBinding& binding, const model::Para
                 chunks = chunks_of(binding.begin, binding.end, params, layout),
                 rule = optim::Schedule(binding.schedule).rule()](engine::Lane&) {
     const bool apply = applies(binding);
-    optim::UpdateRates rates = optim::update_rates(rule, binding.optimizer, binding.ema_decay, *binding.step,
+    optim::UpdateRates rates = optim::update_rates(rule, binding.optimizer, binding.average, *binding.step,
                                                    optim::HostMath{}, binding.average_steps);
     if (binding.divides_by_staleness)
       rates.learning_rate /= std::max(1.0f, binding.control[engine::ControlLayout::staleness]);
@@ -303,6 +303,22 @@ engine::Task plan_gradient_norm(const engine::GradientNormBinding& binding) {
   return task;
 }
 
+engine::Task plan_lookahead(const engine::LookaheadBinding& binding) {
+  engine::Task task = engine::declare_lookahead(binding);
+  task.start = [binding](engine::Lane&) {
+    if (!std::isfinite(binding.control[engine::ControlLayout::loss_sum])) return;
+    if (binding.gradient_norm != nullptr && !std::isfinite(*binding.gradient_norm)) return;
+    const optim::Pull pull = optim::pull_after(binding.rule, *binding.step, optim::HostMath{});
+    if (!pull.begins && !pull.pulls) return;
+    const auto ema_share = static_cast<float>(1.0 - optim::ema_decay(binding.average, *binding.step));
+    parallel_values(binding.floats, [&](std::size_t begin, std::size_t end) {
+      for (std::size_t i = begin; i < end; ++i)
+        optim::apply(pull, ema_share, binding.params[i], binding.slow[i], binding.ema[i]);
+    });
+  };
+  return task;
+}
+
 engine::Task plan_running(const engine::RunningBinding& binding, const model::ParamTable& params,
                           const engine::ParamLayout& layout) {
   const std::size_t begin = layout.running_begin();
@@ -315,7 +331,7 @@ engine::Task plan_running(const engine::RunningBinding& binding, const model::Pa
     if (!std::isfinite(binding.control[engine::ControlLayout::loss_sum])) return;
     if (binding.gradient_norm != nullptr && !std::isfinite(*binding.gradient_norm)) return;
     const auto ema_share =
-        static_cast<float>(1.0 - optim::ema_decay(binding.ema_decay, *binding.step, binding.average_steps));
+        static_cast<float>(1.0 - optim::ema_decay(binding.average, *binding.step, binding.average_steps));
     float* const now = binding.params + begin;
     float* const average = binding.ema + begin;
     for (std::size_t i = 0; i < shares.size(); ++i) {

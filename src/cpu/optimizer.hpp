@@ -12,7 +12,7 @@ namespace cifar_mpi::cpu {
 /// For every float of [begin, end), with the weight decay λ of its parameter:
 ///   w' by the optimizer's rule in optim/step_math.hpp, at lr = Schedule(schedule).rate(step); for sgd
 ///        w − lr·(g + λ·w). With clipping, g is first multiplied by optim::clip_factor
-///   ema' = ema + (1 − d)·(w' − ema)  d = optim::ema_decay(ema_decay, step, average_steps)
+///   ema' = ema + (1 − d)·(w' − ema)  d = optim::ema_decay(average, step, average_steps)
 /// and decay_sum = Σ λ·½w² of the values before the update, in double; 0 if λ is not part of the loss.
 ///
 ///   freeze  if control[loss_sum] or the gradient's norm is not finite, params, ema and the optimizer's state
@@ -30,6 +30,9 @@ std::vector<engine::Task> plan_matrix(const engine::UpdateBinding& binding, cons
 /// norm = √Σ grads². It sums the same chunks in order, so bits do not depend on the number of threads.
 /// `floats` is a multiple of 16.
 engine::Task plan_gradient_norm(const engine::GradientNormBinding& binding);
+
+/// The pull of a step (see LookaheadBinding).
+engine::Task plan_lookahead(const engine::LookaheadBinding& binding);
 
 /// The running statistics of a step (see RunningBinding).
 engine::Task plan_running(const engine::RunningBinding& binding, const model::ParamTable& params,

@@ -101,7 +101,7 @@ __device__ void write_sample(const InputPlace& place, const Divisor& width, std:
     __syncthreads();
     find_map(spec, draw.contrast, sums, &map);
   } else if (me == 0) {
-    map = data::dataset_map(spec);
+    map = data::dataset_map(spec, draw);
   }
   __syncthreads();
   if (spec.downsamples()) {

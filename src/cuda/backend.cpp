@@ -79,6 +79,10 @@ class CudaBackend final : public engine::Backend {
     return plan_running(binding, params, layout);
   }
 
+  engine::Task lookahead_task(const engine::LookaheadBinding& binding) override {
+    return plan_lookahead(binding);
+  }
+
   engine::Task advance_task(const engine::AdvanceBinding& binding,
                             std::vector<engine::StepRecord>& records) override {
     const RecordRing& ring = device_.link().add_ring(binding.control_layout.slots_floats(), binding.steps,

@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(kThreads) update_all(const __grid_constant__ U
   const bool apply =
       work.average_steps == 0 || (isfinite(*work.loss_sum) && (!kClips || isfinite(*work.gradient_norm)));
   if (threadIdx.x == 0) {
-    rates = optim::update_rates(work.rule, work.optimizer, work.ema_decay, *work.step, DeviceMath{},
+    rates = optim::update_rates(work.rule, work.optimizer, work.average, *work.step, DeviceMath{},
                                 work.average_steps);
     if (kClips) rates.clip = optim::clip_factor(work.clip_norm, *work.gradient_norm);
   }
@@ -127,11 +127,29 @@ __global__ void update_statistics(const __grid_constant__ Running work) {
   if (i >= work.segments.items[work.segments.count - 1].end || !isfinite(*work.loss_sum)) return;
   if (work.gradient_norm != nullptr && !isfinite(*work.gradient_norm)) return;
   const auto ema_share =
-      static_cast<float>(1.0 - optim::ema_decay(work.ema_decay, *work.step, work.average_steps));
+      static_cast<float>(1.0 - optim::ema_decay(work.average, *work.step, work.average_steps));
   const float share = segment_of(work.segments, i).rate_factor;
   const float now = optim::updated_running(work.params[i], work.statistics[i - work.begin], share);
   work.params[i] = now;
   work.ema[i] = optim::updated_ema(work.ema[i], now, ema_share);
+}
+
+/// As many blocks as an update. Thread 0 computes the pull, which takes a power in double. A template, because nvcc takes a
+/// constexpr function that calls a device function for a host function where no template calls it.
+template <class Math>
+__global__ void __launch_bounds__(kThreads) pull_all(const __grid_constant__ LookaheadPull work) {
+  __shared__ optim::Pull pull;
+  __shared__ float ema_share;
+  if (!isfinite(*work.loss_sum) || (work.gradient_norm != nullptr && !isfinite(*work.gradient_norm))) return;
+  if (threadIdx.x == 0) {
+    pull = optim::pull_after(work.rule, *work.step, Math{});
+    ema_share = static_cast<float>(1.0 - optim::ema_decay(work.average, *work.step));
+  }
+  __syncthreads();
+  if (!pull.begins && !pull.pulls) return;
+  const std::uint64_t stride = std::uint64_t{kThreads} * kUpdateBlocks;
+  for (auto i = static_cast<std::uint64_t>(thread_index()); i < work.floats; i += stride)
+    optim::apply(pull, ema_share, work.params[i], work.slow[i], work.ema[i]);
 }
 
 __device__ bool applies(const MatrixMove& work) {
@@ -220,6 +238,10 @@ void update(cudaStream_t stream, const Update& work) {
 
 void gradient_norm(cudaStream_t stream, const GradientNorm& work) {
   launch("gradient norm", stream, {kUpdateBlocks, kThreads}, norm_of_all, work);
+}
+
+void pull(cudaStream_t stream, const LookaheadPull& work) {
+  launch("lookahead", stream, {kUpdateBlocks, kThreads}, pull_all<DeviceMath>, work);
 }
 
 void update_running(cudaStream_t stream, const Running& work) {

@@ -2,6 +2,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include "cifar_mpi/optim/lookahead.hpp"
 #include "cifar_mpi/optim/state.hpp"
 #include "cifar_mpi/optim/step_math.hpp"
 #include "cuda/optimizer_math.hpp"
@@ -28,7 +29,7 @@ struct Update {
   double* decay_sum = nullptr;
   bool adds = false;  ///< to decay_sum, instead of overwriting it
   optim::RateRule rule;
-  double ema_decay = 0.0;
+  optim::AverageRule average;
   Segments segments;
   double* partials = nullptr;   ///< kUpdateBlocks
   unsigned* counter = nullptr;  ///< zero before and after
@@ -92,11 +93,26 @@ struct Running {
   const float* statistics = nullptr;  ///< of the batch, for floats from `begin` on
   std::uint64_t begin = 0;
   const std::uint64_t* step = nullptr;
-  double ema_decay = 0.0;
+  optim::AverageRule average;
   Segments segments;
   const double* gradient_norm = nullptr;  ///< null: none
   int average_steps = 1;
 };
 void update_running(cudaStream_t stream, const Running& work);
+
+/// optim::apply of the pull of this step, if it has one, for every float. Nothing is written when loss_sum or the norm is not
+/// finite. Moves 24 bytes per float in the steps that pull; in the others the limit is the launch.
+struct LookaheadPull {
+  float* params = nullptr;
+  float* slow = nullptr;
+  float* ema = nullptr;
+  std::uint64_t floats = 0;
+  optim::Lookahead rule;
+  optim::AverageRule average;
+  const float* loss_sum = nullptr;
+  const std::uint64_t* step = nullptr;
+  const double* gradient_norm = nullptr;  ///< null: none
+};
+void pull(cudaStream_t stream, const LookaheadPull& work);
 
 }  // namespace cifar_mpi::cuda

@@ -137,7 +137,7 @@ Task plan_update(const engine::UpdateBinding& binding, const model::ParamTable& 
                         binding.decay_sum,
                         !launches.empty(),
                         optim::Schedule(binding.schedule).rule(),
-                        binding.ema_decay,
+                        binding.average,
                         segments,
                         partials,
                         counter,
@@ -211,12 +211,20 @@ Task plan_running(const engine::RunningBinding& binding, const model::ParamTable
        launches_of(engine::segments_of(begin, layout.floats, params, layout), false)) {
     launches.push_back({binding.params, binding.ema, binding.control + ControlLayout::loss_sum,
                         binding.control + binding.control_layout.statistics(), begin, binding.step,
-                        binding.ema_decay, segments, binding.gradient_norm, binding.average_steps});
+                        binding.average, segments, binding.gradient_norm, binding.average_steps});
   }
   Task task = engine::declare_running(binding, layout);
   task.start = [launches = std::move(launches)](Lane& lane) {
     for (const Running& launch : launches) update_running(stream_of(lane), launch);
   };
+  return task;
+}
+
+Task plan_lookahead(const engine::LookaheadBinding& binding) {
+  Task task = engine::declare_lookahead(binding);
+  task.start = [work = LookaheadPull{binding.params, binding.slow, binding.ema, binding.floats, binding.rule,
+                                     binding.average, binding.control + ControlLayout::loss_sum, binding.step,
+                                     binding.gradient_norm}](Lane& lane) { pull(stream_of(lane), work); };
   return task;
 }
 

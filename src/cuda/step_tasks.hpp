@@ -45,6 +45,9 @@ engine::Task plan_gradient_norm(const engine::GradientNormBinding& binding, doub
 engine::Task plan_running(const engine::RunningBinding& binding, const model::ParamTable& params,
                           const engine::ParamLayout& layout);
 
+/// The pull of a step (see LookaheadBinding).
+engine::Task plan_lookahead(const engine::LookaheadBinding& binding);
+
 /// `scratch` has count_scratch_bytes for as many tensors, at most kMostCounted.
 engine::Task plan_count(std::string name, ValueType type, const std::vector<CountedTensor>& tensors,
                         std::byte* scratch);

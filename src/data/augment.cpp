@@ -98,13 +98,14 @@ void augment_reference(const AugmentSpec& spec, const AugmentDraw& draw, double 
   std::vector<double> values = crop_and_flip(spec, draw, image);
   for (double& v : values) v += brightness;
   const auto channels = static_cast<std::size_t>(spec.source.channels);
-  adjust_contrast(values, channels, draw.contrast);
   if (spec.normalize == Normalize::image) {
+    adjust_contrast(values, channels, draw.contrast);
     standardize(values);
   } else {
     for (std::size_t i = 0; i < values.size(); ++i) {
-      values[i] = (values[i] - static_cast<double>(spec.mean[i % channels])) /
-                  static_cast<double>(spec.deviation[i % channels]);
+      const double normal = (values[i] - static_cast<double>(spec.mean[i % channels])) /
+                            static_cast<double>(spec.deviation[i % channels]);
+      values[i] = (normal + static_cast<double>(draw.brightness)) * static_cast<double>(draw.contrast);
     }
   }
   for (std::size_t i = 0; i < values.size(); ++i) {

@@ -130,6 +130,18 @@ Task declare_running(const RunningBinding& binding, const ParamLayout& layout) {
   return task;
 }
 
+Task declare_lookahead(const LookaheadBinding& binding) {
+  Task task;
+  task.name = "lookahead";
+  for (const float* const block : {binding.params, binding.slow, binding.ema})
+    task.writes.push_back(bytes_of(block, binding.floats));
+  task.reads = task.writes;
+  task.reads.push_back(bytes_of(binding.control + ControlLayout::loss_sum, 1));
+  task.reads.push_back(bytes_of(binding.step, 1));
+  if (binding.gradient_norm != nullptr) task.reads.push_back(bytes_of(binding.gradient_norm, 1));
+  return task;
+}
+
 Task declare_advance(const AdvanceBinding& binding) {
   const ControlLayout& layout = binding.control_layout;
   const Bytes steps = bytes_of(binding.step, static_cast<std::size_t>(binding.steps));

@@ -144,6 +144,16 @@ struct LoadedNetwork {
   }
 };
 
+EvaluatorSpec evaluator_spec(const EvaluationConfig& config, const Network& network,
+                             const LoadedNetwork& loaded) {
+  EvaluatorSpec spec;
+  spec.params = loaded.params.as<const float>();
+  spec.augment = network.augment;
+  spec.views = config.views;
+  spec.batch = config.batch_size;
+  return spec;
+}
+
 std::vector<run::NamedTensor> take_tensors(const EvaluationConfig& config, run::Checkpoint& checkpoint,
                                            const Network& network, const std::string& path) {
   const auto role = config.weights == Weights::ema ? optim::StateRole::average : optim::StateRole::weights;
@@ -159,6 +169,12 @@ void RecordedNetwork::require_moments(const std::string& path) const {
                      "resume its run for a step to write a newer checkpoint"));
 }
 
+void RecordedNetwork::require_views(int views, const std::string& path) const {
+  if (views == 1 || never_mirrored.empty()) return;
+  throw Error(ErrorKind::usage, concat("--views ", views, " shows mirrored images, but ", path,
+                                       " was trained with ", never_mirrored, ", on none; give --views 1"));
+}
+
 RecordedNetwork recorded_network(const run::Checkpoint& checkpoint, const std::string& path) {
   const RunFingerprint& identity = checkpoint.progress.identity;
   const std::vector<int> image = extents_in(recorded(identity, "dataset image", path));
@@ -172,6 +188,11 @@ RecordedNetwork recorded_network(const run::Checkpoint& checkpoint, const std::s
   result.network = make_network(recorded(identity, "model", path), info,
                                 augment_of(identity, info.image, path, result.assumed), path);
   result.label_names = label_names_of(identity, info.label_names.size());
+  for (const auto& [option, value] : {std::pair("--flip", "off"), std::pair("--augment", "none")}) {
+    const std::string* const recorded_value = find_item(identity, option);
+    if (recorded_value != nullptr && *recorded_value == value)
+      result.never_mirrored = concat(option, " ", value);
+  }
   result.knows_moments = take_moments(result.network.augment, checkpoint.progress.resolved, path) ||
                          result.network.augment.normalize != data::Normalize::dataset;
   return result;
@@ -223,6 +244,7 @@ Evaluation evaluate_checkpoint(const EvaluationConfig& config, run::Checkpoint c
                  "; name its dataset with --data, or give --other-classes to count labels by number"));
     }
     recorded = recorded_network(checkpoint, path);
+    recorded.require_views(config.views, path);
     tensors = take_tensors(config, checkpoint, network, path);
     result.step = checkpoint.progress.step;
     if (const std::string* const precision = find_item(checkpoint.progress.resolved, "precision"))
@@ -240,14 +262,14 @@ Evaluation evaluate_checkpoint(const EvaluationConfig& config, run::Checkpoint c
     loaded = std::make_unique<LoadedNetwork>(config, network, tensors, world, make_platform);
     const data::Shard part = data::shard_of(file->info().test_count, static_cast<std::uint64_t>(world.rank()),
                                             static_cast<std::uint64_t>(world.size()));
-    evaluator.emplace(*loaded->backend, *loaded->tower, *loaded->arena, world, *file, part, network.augment,
-                      config.batch_size, loaded->params.as<const float>(), engine::RunnerKind::automatic,
-                      config.keep_logits);
+    evaluator.emplace(*loaded->backend, *loaded->tower, *loaded->arena, world, *file, part,
+                      evaluator_spec(config, network, *loaded));
   });
   result.precision = to_string(loaded->precision);
   evaluator->show_in(heart.progress);
   heart.activity = comm::Activity::evaluating;
   result.accuracy = evaluator->run();
+  result.time = evaluator->time();
   result.record = evaluator->record(result.accuracy);
   result.record.step = result.step;
   result.record.weights = config.weights == Weights::ema ? "ema" : "raw";
@@ -267,10 +289,12 @@ Evaluation classify_images(const EvaluationConfig& config, run::Checkpoint check
   world.together([&] {
     recorded = recorded_network(checkpoint, path);
     recorded.require_moments(path);
+    recorded.require_views(config.views, path);
     const Network& network = recorded.network;
     result = {.step = checkpoint.progress.step,
               .label_names = recorded.label_names,
               .accuracy = {},
+              .time = {},
               .record = {},
               .logits = {},
               .precision = {},
@@ -281,8 +305,7 @@ Evaluation classify_images(const EvaluationConfig& config, run::Checkpoint check
     loaded = std::make_unique<LoadedNetwork>(config, network, take_tensors(config, checkpoint, network, path),
                                              world, make_platform);
     evaluator.emplace(*loaded->backend, *loaded->tower, *loaded->arena, world, unlabelled,
-                      recorded.label_names.size(), network.augment, config.batch_size,
-                      loaded->params.as<const float>());
+                      recorded.label_names.size(), evaluator_spec(config, network, *loaded));
   });
   evaluator->show_in(heart.progress);
   heart.activity = comm::Activity::evaluating;

@@ -5,6 +5,8 @@
 #include <cstring>
 #include <numeric>
 
+#include "cifar_mpi/base/clock.hpp"
+#include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/data/fingerprint.hpp"
 #include "evaluation/wrong_images.hpp"
@@ -71,6 +73,28 @@ void require_equal_data(const comm::World& world, const data::DatasetFile& file,
                       concat("there ", path, " is no copy of rank 0's dataset; give all ranks the same"));
 }
 
+std::vector<View> views_of(int count, data::AugmentSpec augment) {
+  augment.kind = data::Augment::none;
+  augment.cutout = 0;
+  augment.fill = data::Fill::reflect;
+  const auto view = [&](int shift, bool mirror, double share) {
+    View made{augment, share};
+    made.augment.shift = shift;
+    made.augment.mirror = mirror;
+    return made;
+  };
+  if (count == 1) return {view(0, false, 1.0)};
+  if (count == 2) return {view(0, false, 0.5), view(0, true, 0.5)};
+  if (count != 6) throw Error(ErrorKind::usage, concat("--views must be 1, 2 or 6, not ", count));
+  const Extent& image = augment.source;
+  if (std::min(image.height, image.width) < 2) {
+    throw Error(ErrorKind::usage, concat("--views 6 moves images by a pixel, but these are ",
+                                         to_string(image), "; give --views 1 or 2"));
+  }
+  return {view(0, false, 0.25),  view(0, true, 0.25),   view(-1, false, 0.125),
+          view(-1, true, 0.125), view(1, false, 0.125), view(1, true, 0.125)};
+}
+
 std::uint64_t Accuracy::correct() const {
   std::uint64_t sum = 0;
   for (const ClassAccuracy& c : classes) sum += c.correct;
@@ -94,92 +118,126 @@ Evaluator::Evaluator(engine::Backend& backend, const comm::World& world, const d
 
 Evaluator::Evaluator(engine::Backend& backend, const lower::Tower& tower, engine::Arena& arena,
                      const comm::World& world, const data::DatasetFile& file, data::Shard part,
-                     const data::AugmentSpec& augment, int batch, const float* params,
-                     engine::RunnerKind kind, bool keeps_logits)
+                     const EvaluatorSpec& spec)
     : Evaluator(backend, world, file) {
   data_ = ResidentData(backend, file, data::Split::test, part);
   first_ = part.first;
-  plan(tower, arena, augment, batch, params, kind, keeps_logits);
+  plan(tower, arena, spec);
 }
 
 Evaluator::Evaluator(engine::Backend& backend, const lower::Tower& tower, engine::Arena& arena,
                      const comm::World& world, const data::Samples& images, std::size_t classes,
-                     const data::AugmentSpec& augment, int batch, const float* params)
+                     const EvaluatorSpec& spec)
     : Evaluator(backend, world, classes) {
   data_ = ResidentData(backend, images);
-  plan(tower, arena, augment, batch, params, engine::RunnerKind::automatic, true);
+  plan(tower, arena, spec);
 }
 
-void Evaluator::plan(const lower::Tower& tower, engine::Arena& arena, const data::AugmentSpec& augment,
-                     int batch, const float* params, engine::RunnerKind kind, bool keeps_logits) {
-  batch_ = batch;
+void Evaluator::plan(const lower::Tower& tower, engine::Arena& arena, const EvaluatorSpec& spec) {
+  batch_ = spec.batch;
   labels_.resize(data_.view().count);
   backend_.copy(reinterpret_cast<std::byte*>(labels_.data()),
                 reinterpret_cast<const std::byte*>(data_.view().labels), labels_.size());
+  const auto batch = static_cast<std::size_t>(batch_);
   cursor_ = backend_.allocate(sizeof(std::uint64_t));
-  predictions_ = backend_.allocate(static_cast<std::size_t>(batch));
+  predictions_ = backend_.allocate(batch);
   loss_sum_ = backend_.allocate(sizeof(float));
-  keeps_logits_ = keeps_logits;
-  batch_logits_ = backend_.allocate(static_cast<std::size_t>(batch) * classes_ * sizeof(float));
+  batch_logits_ = backend_.allocate(batch * classes_ * sizeof(float));
 
   engine::EvaluateBinding binding;
-  binding.params = params;
+  binding.params = spec.params;
   binding.data = data_.view();
-  binding.augment = augment;
-  binding.augment.kind = data::Augment::none;
-  binding.augment.cutout = 0;
   binding.cursor = cursor_.as<std::uint64_t>();
   binding.predictions = predictions_.as<std::uint8_t>();
   binding.loss_sum = loss_sum_.as<float>();
   binding.logits = batch_logits_.as<float>();
-  arena.rewind();
-  engine::StepProgram program("evaluate");
-  for (engine::Task& task : tower.evaluate_tasks(binding, arena))
-    program.run(engine::kCompute, std::move(task));
-  program.finalize();
-  runner_ = backend_.runner(std::move(program), kind, arena.regions());
+  for (const View& view : views_of(spec.views, spec.augment)) {
+    binding.augment = view.augment;
+    arena.rewind();  // the programs never run at the same time
+    engine::StepProgram program("evaluate");
+    for (engine::Task& task : tower.evaluate_tasks(binding, arena))
+      program.run(engine::kCompute, std::move(task));
+    program.finalize();
+    views_.push_back({backend_.runner(std::move(program), spec.kind, arena.regions()), view.share});
+  }
 }
 
-Accuracy Evaluator::run() {
+Evaluator::Pass Evaluator::pass(engine::Runner& runner) {
   const std::uint64_t zero = 0;
   backend_.copy(cursor_.data(), reinterpret_cast<const std::byte*>(&zero), cursor_.size());
-  // One flat array of doubles for the sum over ranks: the confusion matrix, then the loss. Counts are exact.
-  std::vector<double> sums(classes_ * classes_ + 1);
   std::vector<std::uint8_t> predictions(static_cast<std::size_t>(batch_));
   std::vector<float> logits(batch_logits_.size() / sizeof(float));
-  predicted_.clear();
-  probabilities_.clear();
-  logits_.clear();
+  Pass found;
   for (std::size_t at = 0; at < labels_.size(); at += predictions.size()) {
-    runner_->replay();
-    runner_->finish();
+    runner.replay();
+    runner.finish();
     float loss = 0.0f;
     backend_.copy(reinterpret_cast<std::byte*>(predictions.data()), predictions_.data(), predictions.size());
     backend_.copy(reinterpret_cast<std::byte*>(&loss), loss_sum_.data(), sizeof loss);
-    sums.back() += static_cast<double>(loss);
+    found.loss += static_cast<double>(loss);
     const std::size_t n = std::min(predictions.size(), labels_.size() - at);
+    found.predictions.insert(found.predictions.end(), predictions.begin(),
+                             predictions.begin() + static_cast<std::ptrdiff_t>(n));
     backend_.copy(reinterpret_cast<std::byte*>(logits.data()), batch_logits_.data(), batch_logits_.size());
-    for (std::size_t i = 0; i < n; ++i) {
-      if (labels_[at + i] < classes_) sums[labels_[at + i] * classes_ + predictions[i]] += 1.0;
-      probabilities_.push_back(
-          probability_of(std::span(logits).subspan(i * classes_, classes_), predictions[i]));
-    }
-    if (keeps_logits_) {
-      logits_.insert(logits_.end(), logits.begin(),
-                     logits.begin() + static_cast<std::ptrdiff_t>(n * classes_));
-    }
-    predicted_.insert(predicted_.end(), predictions.begin(),
-                      predictions.begin() + static_cast<std::ptrdiff_t>(n));
+    found.logits.insert(found.logits.end(), logits.begin(),
+                        logits.begin() + static_cast<std::ptrdiff_t>(n * classes_));
   }
+  return found;
+}
+
+Evaluator::Pass Evaluator::mean_of_views(const Pass& first) {
+  std::vector<double> mean(first.logits.size());
+  for (std::size_t v = 0; v < views_.size(); ++v) {
+    const std::vector<float> logits = v == 0 ? first.logits : pass(*views_[v].runner).logits;
+    for (std::size_t i = 0; i < mean.size(); ++i) mean[i] += views_[v].share * static_cast<double>(logits[i]);
+  }
+  Pass found;
+  found.logits.assign(mean.begin(), mean.end());
+  for (std::size_t i = 0; i < labels_.size(); ++i) {
+    const std::span<const float> row = std::span(found.logits).subspan(i * classes_, classes_);
+    const auto best = std::max_element(row.begin(), row.end());
+    found.predictions.push_back(static_cast<std::uint8_t>(best - row.begin()));
+    if (labels_[i] >= classes_) continue;
+    double sum = 0.0;
+    for (const float logit : row) sum += std::exp(static_cast<double>(logit) - static_cast<double>(*best));
+    found.loss += std::log(sum) + static_cast<double>(*best) - static_cast<double>(row[labels_[i]]);
+  }
+  return found;
+}
+
+Accuracy Evaluator::run() {
+  Pass found;
+  double plain_correct = 0.0;
+  time_ = {};
+  if (!views_.empty()) {
+    const double start = steady_seconds();
+    found = pass(*views_.front().runner);
+    for (std::size_t i = 0; i < labels_.size(); ++i) plain_correct += found.predictions[i] == labels_[i];
+    const double middle = steady_seconds();
+    if (views_.size() > 1) found = mean_of_views(found);
+    time_ = {middle - start, steady_seconds() - middle};
+  }
+  // One flat array of doubles for the sum over ranks: the confusion matrix, then the loss and what the first view finds.
+  // Counts are exact.
+  const std::size_t cells = classes_ * classes_;
+  std::vector<double> sums(cells + 2);
+  for (std::size_t i = 0; i < labels_.size(); ++i) {
+    if (labels_[i] < classes_) sums[labels_[i] * classes_ + found.predictions[i]] += 1.0;
+  }
+  sums[cells] = found.loss;
+  sums[cells + 1] = plain_correct;
+  predicted_ = std::move(found.predictions);
+  logits_ = std::move(found.logits);
   world_.sum(sums);
   Accuracy accuracy;
-  accuracy.confusion.assign(sums.begin(), sums.end() - 1);
+  accuracy.confusion.assign(sums.begin(), sums.begin() + static_cast<std::ptrdiff_t>(cells));
   for (std::size_t c = 0; c < classes_; ++c) {
     const auto row = accuracy.confusion.begin() + static_cast<std::ptrdiff_t>(c * classes_);
     const auto count = std::accumulate(row, row + static_cast<std::ptrdiff_t>(classes_), std::uint64_t{0});
     accuracy.classes.push_back({row[static_cast<std::ptrdiff_t>(c)], count});
   }
-  accuracy.cross_entropy = sums.back() / static_cast<double>(accuracy.count());
+  accuracy.cross_entropy = sums[cells] / static_cast<double>(accuracy.count());
+  accuracy.plain_correct = static_cast<std::uint64_t>(sums[cells + 1]);
   return accuracy;
 }
 
@@ -204,7 +262,11 @@ run::EvaluationFile Evaluator::record(const Accuracy& accuracy) const {
                   image.size());
     return image;
   };
-  const Predictions mine{first_, labels_, predicted_, probabilities_};
+  std::vector<float> probabilities;
+  for (std::size_t i = 0; i < predicted_.size(); ++i)
+    probabilities.push_back(
+        probability_of(std::span(logits_).subspan(i * classes_, classes_), predicted_[i]));
+  const Predictions mine{first_, labels_, predicted_, probabilities};
   gather_wrong_images(world_, mine, image_, pixels, file);
   file.mistakes = gather_mistakes(world_, mine, files_);
   return file;

@@ -79,7 +79,10 @@ void check_boundaries(const std::vector<double>& at) {
 std::string course_text(const ScheduleSpec& spec, const RateRule& rule) {
   const auto to_the_end = [&](const char* how) {
     return concat(how, " to ", fmt::format("{:g}", rule.scaled_rate * rule.final_share), " at step ",
-                  rule.total_steps);
+                  rule.total_steps,
+                  spec.total_steps > rule.total_steps
+                      ? concat(" and for ", spec.total_steps - rule.total_steps, " steps more")
+                      : std::string());
   };
   switch (rule.kind) {
     case ScheduleKind::staircase:
@@ -124,18 +127,22 @@ Schedule::Schedule(const ScheduleSpec& spec) : spec_(spec) {
   rule_.decay_steps = std::max<std::uint64_t>(steps_of(spec.epochs_per_decay, spec), 1);
   rule_.warmup_steps = steps_of(spec.warmup_epochs, spec);
   rule_.kind = spec.kind;
-  rule_.total_steps = spec.total_steps;
+  const std::uint64_t tail = steps_of(spec.tail_epochs, spec);
+  rule_.total_steps = spec.total_steps - std::min(tail, spec.total_steps);
   rule_.initial_share = spec.initial_share;
   rule_.final_share = spec.final_share;
   for (const double fraction : spec.decay_at) {
     rule_.drop_at[rule_.drops++] =
         static_cast<std::uint64_t>(std::llround(fraction * static_cast<double>(spec.total_steps)));
   }
-  if (ends_with_the_run(spec.kind) && rule_.warmup_steps >= spec.total_steps) {
+  if (ends_with_the_run(spec.kind) && rule_.warmup_steps >= rule_.total_steps) {
+    const std::string tail_text =
+        tail > 0 ? fmt::format(" and --tail-epochs {:g} {}", spec.tail_epochs, tail) : std::string();
     throw Error(ErrorKind::usage,
-                fmt::format("--warmup-epochs {:g} is {} steps, but the run has {}, and --schedule {} needs "
+                fmt::format("--warmup-epochs {:g} is {} steps{}, but the run has {}, and --schedule {} needs "
                             "steps after them; warm up for less or train longer",
-                            spec.warmup_epochs, rule_.warmup_steps, spec.total_steps, to_string(spec.kind)));
+                            spec.warmup_epochs, rule_.warmup_steps, tail_text, spec.total_steps,
+                            to_string(spec.kind)));
   }
 }
 
@@ -145,7 +152,8 @@ bool Schedule::on_slope(std::uint64_t step) const {
   const bool one_cycle = rule_.kind == ScheduleKind::one_cycle;
   const std::uint64_t peak =
       one_cycle ? rule_.warmup_steps : std::max<std::uint64_t>(rule_.warmup_steps, 1) - 1;
-  return step > 0 && (step < peak || (ends_with_the_run(rule_.kind) && step > rule_.warmup_steps));
+  return step > 0 && (step < peak || (ends_with_the_run(rule_.kind) && step > rule_.warmup_steps &&
+                                      step <= rule_.total_steps));
 }
 
 std::string Schedule::describe() const {

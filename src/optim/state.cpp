@@ -30,6 +30,17 @@ constexpr StateRow kOuterMomentum{.role = StateRole::outer_momentum,
                                   .of_optimizer = false,
                                   .from_zero = true};
 
+constexpr StateRow kSlow{.role = StateRole::slow,
+                         .group = "/slow",
+                         .running = "/running_slow",
+                         .meaning =
+                             "slow weights of lookahead: every so many steps they move towards /model, "
+                             "which then returns to them",
+                         .what = "the slow weights",
+                         .compared = true,
+                         .of_optimizer = false,
+                         .from_zero = false};
+
 constexpr StateRow of_optimizer(StateRole role, const char* group, const char* meaning, const char* what) {
   return {role, group, nullptr, meaning, what, true, true, true};
 }
@@ -45,7 +56,7 @@ constexpr StateRow kMoment2 = of_optimizer(
 
 }  // namespace
 
-std::vector<StateRow> state_rows(OptimizerKind optimizer, bool outer_momentum) {
+std::vector<StateRow> state_rows(OptimizerKind optimizer, bool outer_momentum, bool slow) {
   std::vector<StateRow> rows{kWeights, kAverage};
   switch (optimizer) {
     case OptimizerKind::sgd:
@@ -61,6 +72,7 @@ std::vector<StateRow> state_rows(OptimizerKind optimizer, bool outer_momentum) {
       break;
   }
   if (outer_momentum) rows.push_back(kOuterMomentum);
+  if (slow) rows.push_back(kSlow);
   return rows;
 }
 

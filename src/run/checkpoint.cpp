@@ -135,7 +135,7 @@ void put_progress(Content& content, const Progress& progress) {
 }
 
 std::vector<optim::StateRow> rows_of(const Checkpoint& checkpoint) {
-  return optim::state_rows(checkpoint.optimizer.kind, checkpoint.outer_momentum);
+  return optim::state_rows(checkpoint.optimizer.kind, checkpoint.outer_momentum, checkpoint.slow);
 }
 
 /// All groups but /provenance; their hash.
@@ -303,6 +303,7 @@ Checkpoint read_checkpoint(const InputFile& opened) {
   Checkpoint checkpoint;
   checkpoint.optimizer = read_optimizer(file);
   checkpoint.outer_momentum = file.has("/outer_momentum");
+  checkpoint.slow = file.has("/slow");
   for (const optim::StateRow& row : rows_of(checkpoint)) {
     std::vector<NamedTensor>& tensors = checkpoint.state[row.role];
     read_tensors(file, row.group, false, tensors);

@@ -72,6 +72,8 @@ void broadcast(const comm::World& world, std::vector<NamedTensor>& tensors) {
 void begin_with_weights_of_rank_zero(const comm::World& world, StateTensors& state) {
   broadcast(world, state[optim::StateRole::weights]);
   state[optim::StateRole::average] = state[optim::StateRole::weights];
+  if (!state[optim::StateRole::slow].empty())
+    state[optim::StateRole::slow] = state[optim::StateRole::weights];
 }
 
 void require_same_beginning(const StartRequest& asked, const FoundCheckpoint& found) {
@@ -160,7 +162,8 @@ FoundCheckpoint read_asked_checkpoint(const std::string& path, const Log& log) {
 Start find_start(const StartRequest& asked, const std::vector<NamedTensor>& initial,
                  const model::ParamTable& params, const comm::World& world, const Log& log) {
   Start start;
-  const std::vector<optim::StateRow> rows = optim::state_rows(asked.optimizer, asked.outer_momentum);
+  const std::vector<optim::StateRow> rows =
+      optim::state_rows(asked.optimizer, asked.outer_momentum, asked.slow);
   start.state = initial_state(rows, initial);
   world.together([&] {
     if (world.rank() != 0) return;

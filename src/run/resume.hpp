@@ -25,6 +25,7 @@ struct StartRequest {
   RunFingerprint unrecorded;        ///< the values of items that an older checkpoint lacks
   optim::OptimizerKind optimizer = optim::OptimizerKind::sgd;
   bool outer_momentum = false;  ///< as Checkpoint has it
+  bool slow = false;            ///< as Checkpoint has it
   std::string init_from;   ///< checkpoint whose weights a new run begins with; empty: weights of its seed
   std::string classifier;  ///< the layer that may then be new; see initialize_from
   std::vector<std::string> may_differ;  ///< items of `fingerprint` that --allow-change names

@@ -133,8 +133,7 @@ void CheckStep::fill(std::uint64_t draw, int count, double off) {
     samples_.labels[to] = few.labels[from];
   }
   device.samples = evaluation::ResidentData(*device.backend, samples_);
-  begin_ = run::initial_state(optim::state_rows(plan.config.optimizer.kind),
-                              draw_weights(plan.network.params, draw, off));
+  begin_ = run::initial_state(step::state_rows(plan.config), draw_weights(plan.network.params, draw, off));
 }
 
 void CheckStep::rewind() {

@@ -91,6 +91,8 @@ void plan_for(Plan& plan, const data::DatasetInfo& info) {
   check(plan.config);
   plan.info = info;
   plan.sizes = config::resolve_sizes(plan.config, plan.world.size(), info);
+  if (plan.config.lookahead > 0)
+    static_cast<void>(config::lookahead_rule(plan.config, plan.sizes, info.train_count));  // may refuse
   plan.network = evaluation::make_network(plan.config.model, info,
                                           config::augment_spec(plan.config, info.image), plan.config.data);
   if (plan.config.optimizer.kind == optim::OptimizerKind::muon) require_hidden_matrices(plan.network);
@@ -180,6 +182,10 @@ run::Retention retention_of(const config::TrainConfig& config) {
 
 bool has_outer_momentum(const config::TrainConfig& config) {
   return config.update == comm::UpdateKind::local && config.local.outer == optim::OuterKind::nesterov;
+}
+
+std::vector<optim::StateRow> state_rows(const config::TrainConfig& config) {
+  return optim::state_rows(config.optimizer.kind, has_outer_momentum(config), config.lookahead > 0);
 }
 
 int kept_images(const Plan& plan) { return std::min(plan.shown_images, plan.sizes.batch / plan.sizes.parts); }

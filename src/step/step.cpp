@@ -57,7 +57,7 @@ engine::UpdateBinding bind_update(const StepContext& context, const engine::Trai
   update.step = train.step;
   update.decay_sum = decay_sum;
   update.schedule = config::schedule_spec(plan.config, plan.sizes, plan.info.train_count);
-  update.ema_decay = plan.config.ema_decay;
+  update.average = config::average_rule(plan.config, plan.sizes, plan.info.train_count);
   update.optimizer = plan.config.optimizer;
   update.divides_by_staleness = plan.config.aggregation.scales_rate;
   std::size_t states = 0;
@@ -85,12 +85,29 @@ engine::RunningBinding bind_running(const StepContext& context, const engine::Tr
   running.control = train.control;
   running.control_layout = train.control_layout;
   running.step = train.step;
-  running.ema_decay = context.plan.config.ema_decay;
+  const Plan& plan = context.plan;
+  running.average = config::average_rule(plan.config, plan.sizes, plan.info.train_count);
   running.gradient_norm = gradient_norm(context);
   return running;
 }
 
 namespace {
+
+engine::LookaheadBinding bind_lookahead(const StepContext& context, const engine::TrainBinding& train) {
+  const Plan& plan = context.plan;
+  const Blocks& blocks = context.blocks;
+  engine::LookaheadBinding binding;
+  binding.params = blocks.state[optim::StateRole::weights].as<float>();
+  binding.slow = blocks.state[optim::StateRole::slow].as<float>();
+  binding.ema = blocks.state[optim::StateRole::average].as<float>();
+  binding.floats = context.device.layout.floats;
+  binding.rule = config::lookahead_rule(plan.config, plan.sizes, plan.info.train_count);
+  binding.average = config::average_rule(plan.config, plan.sizes, plan.info.train_count);
+  binding.control = train.control;
+  binding.step = train.step;
+  binding.gradient_norm = gradient_norm(context);
+  return binding;
+}
 
 void allocate_summaries(const Plan& plan, const Device& device, Blocks& blocks) {
   const std::size_t params = plan.network.params.size() + trained_params(plan.network.params);
@@ -243,8 +260,7 @@ void plan_device(Plan& plan, Device& device, const comm::PlatformFactory& make_p
 }
 
 void allocate_blocks(const Plan& plan, const Device& device, Blocks& blocks) {
-  blocks.state.allocate(*device.backend, device.layout,
-                        optim::state_rows(plan.config.optimizer.kind, has_outer_momentum(plan.config)));
+  blocks.state.allocate(*device.backend, device.layout, state_rows(plan.config));
   blocks.step_counter =
       device.backend->allocate(static_cast<std::size_t>(plan.sizes.local_steps) * sizeof(std::uint64_t));
   if (plan.sizes.partial_aggregation())
@@ -351,6 +367,8 @@ std::unique_ptr<engine::Runner> plan_step(const StepContext& context, comm::Conc
     parts.finish.push_back(
         device.backend->running_task(bind_running(context, binding), plan.network.params, layout));
   }
+  if (plan.config.lookahead > 0)
+    parts.finish.push_back(device.backend->lookahead_task(bind_lookahead(context, binding)));
   parts.finish.push_back(device.backend->advance_task(advance, blocks.records));
   if (plan.sizes.partial_aggregation() && !plan.serves()) {
     // Versions are made without this worker, so its samples continue from its own count.

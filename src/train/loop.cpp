@@ -404,10 +404,11 @@ bool Loop::evaluate() {
   enter(comm::Activity::saving);  // it may wait for an earlier write
   const bool best = plan_.config.keep_best && checkpoints_.would_be_best(launched(), *test_accuracy_);
   if (plan_.world.rank() != 0) return best;
+  const std::string views = plan_.config.views > 1 ? concat(", ", plan_.config.views, " views of each") : "";
   view_.event(concat(
       "step ", launched(),
       fmt::format(", epoch {:.2f}: test accuracy {:.2f} %", epoch(launched()), 100.0 * *test_accuracy_),
-      " (EMA weights, ", accuracy.count(), " images)", best ? ", the best so far" : ""));
+      " (EMA weights, ", accuracy.count(), " images", views, ")", best ? ", the best so far" : ""));
   const report::EvaluationReport report{launched(), epoch(launched()), *test_accuracy_,
                                         accuracy.cross_entropy};
   metrics_.write(report);

@@ -193,6 +193,7 @@ run::Checkpoint snapshot(const step::Plan& plan, const step::Device& device, con
   run::Checkpoint c;
   c.optimizer = plan.config.optimizer;
   c.outer_momentum = step::has_outer_momentum(plan.config);
+  c.slow = plan.config.lookahead > 0;
   c.state = state.read(*device.backend, *device.tower, plan.network.params);
   c.progress = plan.progress;
   c.progress.step = step;

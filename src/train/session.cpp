@@ -27,8 +27,7 @@ void warn_of_little_space(const step::Plan& plan) {
   std::size_t floats = 0;
   for (const model::Param& param : plan.network.params)
     floats += static_cast<std::size_t>(param.shape.count());
-  const auto rows =
-      optim::state_rows(plan.config.optimizer.kind, step::has_outer_momentum(plan.config)).size();
+  const auto rows = step::state_rows(plan.config).size();
   constexpr double kWithRest = 1.1, kMiB = 1024.0 * 1024.0;  // texts and headers of the file
   const double checkpoint = kWithRest * static_cast<double>(floats * rows * sizeof(float));
   const std::size_t there = run::list_checkpoints(*plan.run).size();
@@ -148,12 +147,14 @@ void build_programs(SessionState& state, const run::Start& start, const data::Da
     return;
   }
   blocks.state.write(*device.backend, *device.tower, start.state);
+  evaluation::EvaluatorSpec spec;
+  spec.params = blocks.state[optim::StateRole::average].as<const float>();
+  spec.augment = plan.network.augment;
+  spec.views = plan.config.views;
+  spec.batch = plan.sizes.batch / plan.sizes.parts;
+  if (plan.config.runner == engine::RunnerKind::lanes) spec.kind = engine::RunnerKind::lanes;
   programs.evaluator.emplace(*device.backend, *device.tower, *device.arena, plan.world, dataset,
-                             plan.part_of(plan.info.test_count), plan.network.augment,
-                             plan.sizes.batch / plan.sizes.parts,
-                             blocks.state[optim::StateRole::average].as<const float>(),
-                             plan.config.runner == engine::RunnerKind::lanes ? engine::RunnerKind::lanes
-                                                                             : engine::RunnerKind::automatic);
+                             plan.part_of(plan.info.test_count), spec);
 }
 
 run::StartRequest start_request(const step::Plan& plan) {
@@ -166,6 +167,7 @@ run::StartRequest start_request(const step::Plan& plan) {
           config::unrecorded_fingerprint(),
           config.optimizer.kind,
           step::has_outer_momentum(config),
+          config.lookahead > 0,
           config.init_from,
           std::string(model::classifier_of(plan.network.net)),
           config::items_of(config.allow_change),

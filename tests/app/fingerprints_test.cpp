@@ -77,13 +77,20 @@ TEST(Fingerprints, StayAsCheckpointsHaveThem) {
 TEST(Fingerprints, StandForWhatOldCheckpointsLack) {
   RunFingerprint found = config::unrecorded_fingerprint();
   std::sort(found.begin(), found.end());
-  EXPECT_EQ(found, (RunFingerprint{{"--clip-norm", "0"},
+  EXPECT_EQ(found, (RunFingerprint{{"--brightness", "0"},
+                                   {"--clip-norm", "0"},
+                                   {"--contrast", "0"},
                                    {"--flip", "random"},
                                    {"--image-size", "full"},
                                    {"--label-smoothing", "0"},
+                                   {"--lookahead", "0"},
+                                   {"--lookahead-keep", "0.7738"},
+                                   {"--lookahead-power", "3"},
+                                   {"--lookahead-steps", "0"},
                                    {"--normalize", "image"},
                                    {"--optimizer", "sgd"},
                                    {"--schedule", "staircase"},
+                                   {"--tail-epochs", "0"},
                                    {"--update", "all-reduce or server"},
                                    {"network input", "24x24"}}));
 }

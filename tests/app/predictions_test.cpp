@@ -82,6 +82,30 @@ TEST_F(Programs, SayInWhichPrecisionTheyEvaluate) {
   EXPECT_NE(json.output.find(",\"precision\":\"bf16\",\"images\":"), std::string::npos) << json.output;
 }
 
+/// Logits of an image without a dataset, of the test split, and of ranks, from one set of views.
+TEST_F(Programs, ShowTheViewsThatAreAskedFor) {
+  ASSERT_EQ(run_command(kTrain + small("viewed") + " --device cpu").code, 0);
+  const std::string eval = kEval + data() + " " + file("viewed") + " --threads 1 ";
+  const Outcome plain = run_command(eval);
+  EXPECT_EQ(count_lines_with(plain.output, "views"), 0) << plain.output;
+  const Outcome six = run_command(eval + "--views 6 --predictions " + file("six_1.csv"));
+  ASSERT_EQ(six.code, 0) << six.output;
+  static const std::regex kAlone("precision @ 1 = ([0-9.]+)");
+  std::smatch alone;
+  ASSERT_TRUE(std::regex_search(plain.output, alone, kAlone));
+  EXPECT_TRUE(std::regex_search(
+      six.output,
+      std::regex("6 views of each image in [0-9.]+ s; the image alone: " + alone[1].str() + " in [0-9.]+ s")))
+      << six.output << plain.output;
+  const Outcome ranks = mpirun(2, eval + "--views 6 --json --predictions " + file("six_2.csv"));
+  EXPECT_NE(ranks.output.find("\"views\":6,"), std::string::npos) << ranks.output;
+  EXPECT_NE(ranks.output.find("\"other_views_seconds\":"), std::string::npos) << ranks.output;
+  EXPECT_EQ(read_file(file("six_1.csv")), read_file(file("six_2.csv")));
+  expect_refusal(run_command(eval + "--views 3"), 2, "--views");
+  expect_refusal(run_command(eval + "--views 2 --export-onnx " + file("a.onnx")), 2, "--views");
+  expect_refusal(run_command(kTrain + small("never") + " --views 4"), 2, "--views must be one of 1, 2, 6");
+}
+
 TEST_F(Programs, RefusePredictionsThatTheyCannotWrite) {
   const std::string eval = kEval + data() + " " + file("none") + " --predictions ";
   expect_refusal(run_command(eval + file("all.txt")), 2, "end it with .csv or .h5");
@@ -103,7 +127,8 @@ TEST_F(Programs, RefuseOptionsOfEvaluationThatHaveNoEffect) {
                        task.substr(0, task.find(' ', 1)) + " reads no dataset; leave it out");
   }
   for (const std::string task : {"", " --predict a.png", " --watch"})
-    expect_refusal(run_command(eval + task + " --force"), 2, "--force goes with --predictions or --export");
+    expect_refusal(run_command(eval + task + " --force"), 2,
+                   "--force works only with --predictions or --export");
   // With them, it is the checkpoint that is missing.
   for (const std::string file : {" --predictions a.csv", " --export-onnx a.onnx"})
     expect_refusal(run_command("cd " + Programs::file("") + "; " + eval + file + " --force"), 4, "none");

@@ -165,6 +165,16 @@ TEST_F(Programs, TrainToTheSameBitsOnAnyNumberOfRanksWhenAsked) {
         run_command("h5diff " + checkpoint("sizes_1") + checkpoint("sizes_2") + group + " " + group);
     EXPECT_EQ(diff.code, 0) << "sizes, " << group << ": " << diff.output;
   }
+  const std::string slow =
+      " --reproducible --lookahead 3 --schedule linear --final-lr-share 0.1 --tail-epochs 0.2";
+  for (const int ranks : {1, 2, 4}) {
+    ASSERT_EQ(mpirun(ranks, kTrain + common + file("slow_" + std::to_string(ranks)) + slow).code, 0);
+    for (const char* group : {"/model", "/ema", "/slow"}) {
+      const Outcome diff = run_command("h5diff " + checkpoint("slow_1") +
+                                       checkpoint("slow_" + std::to_string(ranks)) + group + " " + group);
+      EXPECT_EQ(diff.code, 0) << "lookahead on " << ranks << " ranks, " << group << ": " << diff.output;
+    }
+  }
   // The comparison can fail: without the flag the order of the sums differs.
   for (const int ranks : {1, 2}) {
     ASSERT_EQ(mpirun(ranks, kTrain + common + file("plain_" + std::to_string(ranks))).code, 0);

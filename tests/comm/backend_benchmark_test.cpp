@@ -57,6 +57,9 @@ class NegatingBackend : public engine::Backend {
                             const engine::ParamLayout&) override {
     throw std::logic_error("running_task");
   }
+  engine::Task lookahead_task(const engine::LookaheadBinding&) override {
+    throw std::logic_error("lookahead_task");
+  }
   engine::Task advance_task(const engine::AdvanceBinding&, std::vector<engine::StepRecord>&) override {
     throw std::logic_error("advance_task");
   }

@@ -75,6 +75,35 @@ TEST(Check, NamesTheOptionAndTheValue) {
     c.resume = "old.h5";
   });
   refuse("--keep-best", "set --eval-every", [](auto& c) { c.keep_best = true; });
+  const auto normal = [](auto& c) {
+    c.augment = data::Augment::crop, c.normalize = data::Normalize::dataset;
+  };
+  refuse("--brightness 0.5", "works only with --augment crop", [](auto& c) { c.brightness = 0.5; });
+  refuse("--contrast 0.5", "works only with --augment crop", [](auto& c) { c.contrast = 0.5; });
+  refuse("--brightness", "between 0 and 1, or off", [=](auto& c) { normal(c), c.brightness = 1.5; });
+  refuse("--contrast", "at least 0 and below 1, or off", [=](auto& c) { normal(c), c.contrast = 1.0; });
+  refuse("--brightness 0.5", "needs --normalize dataset",
+         [=](auto& c) { c.augment = data::Augment::crop, c.brightness = 0.5; });
+  refuse("--contrast 0.25", "needs --normalize dataset",
+         [=](auto& c) { c.augment = data::Augment::crop, c.contrast = 0.25; });
+  refuse("--lookahead", "between 0 and 1000000, or off", [](auto& c) { c.lookahead = -1; });
+  refuse("--lookahead-keep", "at least 0 and below 1",
+         [](auto& c) { c.lookahead = 5, c.lookahead_keep = 1.0; });
+  refuse("--lookahead-power", "between 0 and 100",
+         [](auto& c) { c.lookahead = 5, c.lookahead_power = -1.0; });
+  refuse("--lookahead-steps", "at least 0, or all", [](auto& c) { c.lookahead = 5, c.lookahead_steps = -1; });
+  refuse("--lookahead-keep 0.5", "without --lookahead", [](auto& c) { c.lookahead_keep = 0.5; });
+  refuse("--lookahead-power 1", "without --lookahead", [](auto& c) { c.lookahead_power = 1.0; });
+  refuse("--lookahead-steps 8", "without --lookahead", [](auto& c) { c.lookahead_steps = 8; });
+  refuse("--lookahead 5", "works only with --update all-reduce, not with local",
+         [](auto& c) { c.lookahead = 5, c.update = comm::UpdateKind::local; });
+  refuse("--tail-epochs 1", "works only with --schedule linear or cosine or one-cycle",
+         [](auto& c) { c.tail_epochs = 1.0; });
+  refuse("--tail-epochs 1", "at the rate 0",
+         [](auto& c) { c.tail_epochs = 1.0, c.schedule = optim::ScheduleKind::linear; });
+  refuse("--views 6", "--flip off trains on none", [](auto& c) { c.views = 6, c.flip = data::Flip::off; });
+  refuse("--views 2", "--augment none trains on none",
+         [](auto& c) { c.views = 2, c.augment = data::Augment::none; });
   refuse("--batch-size", "0", [](auto& c) { c.batch_size = 0; });
   refuse("--batch-size", "1048577", [](auto& c) { c.batch_size = (1 << 20) + 1; });
   refuse("--accumulate", "0", [](auto& c) { c.accumulate = 0; });
@@ -120,7 +149,7 @@ TEST(Check, NamesTheOptionAndTheValue) {
   refuse("--micro-shards 16", "works only with --update all-reduce --reproducible; leave it out",
          [](auto& c) { c.micro_shards = 16; });
   refuse("--input-size", "-1", [](auto& c) { c.input_size = -1; });
-  refuse("--image-size 24x3,32 goes with --update all-reduce, not with server", "--image-size full",
+  refuse("--image-size 24x3,32 works only with --update all-reduce, not with server", "--image-size full",
          [](auto& c) {
            c.update = comm::UpdateKind::server;
            c.image_sizes = {{24, 3.0}, {32}};
@@ -371,6 +400,38 @@ TEST(ScheduleSpec, HasWhatTheUserChose) {
   EXPECT_EQ(spec.global_batch, 96u);
 }
 
+TEST(LookaheadRule, EndsWhereTheTailBegins) {
+  TrainConfig config = changed([](auto& c) {
+    c.schedule = optim::ScheduleKind::linear;
+    c.lookahead = 4;
+    c.lookahead_keep = 0.7;
+    c.lookahead_power = 0.0;
+    c.ema_decay = 0.5;
+  });
+  Sizes sizes;
+  sizes.global_batch = 100;
+  sizes.total_steps = 50;
+  optim::Lookahead rule = lookahead_rule(config, sizes, 1000);
+  EXPECT_EQ(rule.every, 4u);
+  EXPECT_EQ(rule.from, 0u);
+  EXPECT_EQ(rule.until, 50u);
+  EXPECT_EQ(rule.keep, 0.7);
+  EXPECT_EQ(average_rule(config, sizes, 1000).mean_from, optim::AverageRule{}.mean_from);
+  config.tail_epochs = 1.25;  // 12 steps and a half
+  config.final_lr_share = 0.05;
+  config.lookahead_steps = 8;
+  rule = lookahead_rule(config, sizes, 1000);
+  EXPECT_EQ(rule.from, 30u);
+  EXPECT_EQ(rule.until, 38u);
+  EXPECT_EQ(average_rule(config, sizes, 1000).mean_from, 38u);
+  EXPECT_EQ(average_rule(config, sizes, 1000).decay, 0.5);
+  config.lookahead_steps = 38;
+  EXPECT_EQ(lookahead_rule(config, sizes, 1000).from, 0u);
+  config.lookahead_steps = 39;
+  expect_error(ErrorKind::usage, {"--lookahead-steps 39", "38 steps of the run before its tail"},
+               [&] { lookahead_rule(config, sizes, 1000); });
+}
+
 TEST(RunFingerprintOfAConfig, SpellsNumbersSoThatTheyReadBack) {
   for (const double rate : {0.1, 1e-310, 5e-324, 0.30000000000000004, 1e9}) {
     const RunFingerprint items =
@@ -437,8 +498,10 @@ TEST(RunFingerprintOfAConfig, KnowsWhatWasNotRecorded) {
   const RunFingerprint plain = run_fingerprint(changed([](auto&) {}), {}, dataset_of(1000));
   for (const auto& item : unrecorded_fingerprint()) {
     const std::string* const recorded = find_item(plain, item.first);
-    if (item.first == "--update" || item.first == "--image-size") {
-      EXPECT_EQ(recorded, nullptr);
+    if (item.first == "--update" || item.first == "--image-size" || item.first == "--brightness" ||
+        item.first == "--contrast" || item.first.starts_with("--lookahead") ||
+        item.first == "--tail-epochs") {
+      EXPECT_EQ(recorded, nullptr) << item.first;
     } else {
       EXPECT_TRUE(recorded != nullptr && *recorded == item.second) << item.first;
     }

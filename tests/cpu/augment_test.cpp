@@ -109,6 +109,9 @@ std::vector<TrainCase> train_cases() {
         spec.deviation[c] = 60.0f + static_cast<float>(c);
       }
       cases.push_back({spec, precision});
+      spec.brightness = 0.7f;
+      spec.contrast = 0.5f;
+      cases.push_back({spec, precision});
       spec.crop_width = 6;
       spec.pad = 5;
       spec.image_size = 4;
@@ -202,6 +205,42 @@ TEST(EvaluateInput, WalksThroughTheDataAndPadsItsEnd) {
         } else {
           EXPECT_EQ(labels[i], 255);
           EXPECT_TRUE(std::all_of(found.begin(), found.end(), [](float v) { return v == 0.0f; }));
+        }
+      }
+    }
+  }
+}
+
+TEST(EvaluateInput, ShowsMovedAndMirroredViews) {
+  constexpr int kBatch = 3;
+  for (const Precision precision : {Precision::fp32, Precision::bf16}) {
+    for (AugmentSpec spec :
+         {AugmentSpec{Augment::none, {32, 32, 3}, 32, 32}, AugmentSpec{Augment::none, {9, 7, 1}, 8, 5}}) {
+      const Images images(spec.source, kBatch);
+      for (const int shift : {-1, 0, 1}) {
+        for (const bool mirror : {false, true}) {
+          spec.shift = shift;
+          spec.mirror = mirror;
+          spec.fill = data::Fill::reflect;
+          std::uint64_t cursor = 0;
+          engine::EvaluateBinding binding;
+          binding.data = images.view();
+          binding.augment = spec;
+          binding.cursor = &cursor;
+          std::vector<std::byte> x(bytes_for(spec, kBatch, precision));
+          std::vector<std::uint8_t> labels(kBatch);
+          testing::run_audited(plan_evaluate_input(binding, kBatch, precision, x.data(), labels.data()),
+                               {testing::region(x), testing::region(labels), engine::bytes_of(&cursor, 1)});
+          const std::vector<float> values = widened(x, precision);
+          const auto size = static_cast<std::size_t>(spec.output().count());
+          const auto source = static_cast<std::size_t>(spec.source.count());
+          const int top = (spec.source.height - spec.crop_height) / 2,
+                    left = (spec.source.width - spec.crop_width) / 2;
+          for (std::size_t i = 0; i < kBatch; ++i) {
+            expect_image(spec, {top + shift, left + shift, mirror, 1.0f},
+                         std::span(images.images).subspan(i * source, source),
+                         std::span(values).subspan(i * size, size), precision);
+          }
         }
       }
     }

@@ -173,7 +173,8 @@ TEST(DrawAugment, ChangesWithPassSampleAndSeed) {
 }
 
 TEST(DrawAugment, DoesNotDependOnTheNumberOfRanks) {
-  const AugmentSpec spec = tutorial();
+  AugmentSpec spec{Augment::crop, {32, 32, 3}, 32, 32};
+  spec.brightness = spec.contrast = 0.5f;
   const SampleOrder alone(Shuffle::global, kAugmentSeed, 500, 0, 1, 84);
   for (const int ranks : {2, 3, 4, 7}) {
     for (std::uint64_t place = 0; place < 84; ++place) {
@@ -187,6 +188,7 @@ TEST(DrawAugment, DoesNotDependOnTheNumberOfRanks) {
       ASSERT_EQ(a.left, b.left);
       ASSERT_EQ(a.flip, b.flip);
       ASSERT_EQ(a.contrast, b.contrast);
+      ASSERT_EQ(a.brightness, b.brightness);
     }
   }
 }
@@ -199,6 +201,22 @@ TEST(DrawAugment, TakesTheCentreForEvaluation) {
   EXPECT_EQ(draw.left, 4);
   EXPECT_FALSE(draw.flip);
   EXPECT_EQ(draw.contrast, 1.0f);
+}
+
+TEST(DrawAugment, MovesAndMirrorsTheCentreForAViewOfEvaluation) {
+  AugmentSpec spec{Augment::none, {3, 3, 1}, 3, 3};
+  spec.normalize = Normalize::dataset;
+  spec.deviation[0] = 1.0f;
+  spec.fill = Fill::reflect;
+  const std::vector<std::uint8_t> image{1, 2, 3, 4, 5, 6, 7, 8, 9};
+  const auto shown = [&](int shift, bool mirror) {
+    spec.shift = shift;
+    spec.mirror = mirror;
+    return reference(spec, draw_augment(spec, kAugmentSeed, 0, 1), 0.0, image);
+  };
+  EXPECT_EQ(shown(0, true), (std::vector<float>{3, 2, 1, 6, 5, 4, 9, 8, 7}));
+  EXPECT_EQ(shown(1, false), (std::vector<float>{5, 6, 5, 8, 9, 8, 5, 6, 5}));
+  EXPECT_EQ(shown(-1, true), (std::vector<float>{5, 4, 5, 2, 1, 2, 5, 4, 5}));
 }
 
 TEST(DrawAugment, MovesACropByUpToThePadInEachDirection) {
@@ -235,6 +253,42 @@ TEST(DrawAugment, ShowsEveryImageInBothOrientationsInEveryTwoEpochs) {
   for (std::uint64_t id = 0; id < 100; ++id) EXPECT_FALSE(draw_augment(spec, kAugmentSeed, 4, id).flip);
 }
 
+TEST(DrawAugment, SpreadsBrightnessAndContrastEvenly) {
+  AugmentSpec spec{Augment::crop, {32, 32, 3}, 32, 32};
+  spec.brightness = 0.5f;
+  spec.contrast = 0.25f;
+  const int draws = 100'000;
+  double sums[2] = {}, squares[2] = {}, product = 0.0;
+  for (int i = 0; i < draws; ++i) {
+    const AugmentDraw draw = draw_augment(spec, kAugmentSeed, 3, static_cast<std::uint64_t>(i));
+    const double both[] = {static_cast<double>(draw.brightness) / 0.5,
+                           (static_cast<double>(draw.contrast) - 1.0) / 0.25};
+    for (int k = 0; k < 2; ++k) {
+      ASSERT_LE(std::fabs(both[k]), 1.0);
+      sums[k] += both[k];
+      squares[k] += both[k] * both[k];
+    }
+    product += both[0] * both[1];
+  }
+  // of numbers uniform in [-1, 1]: variance 1/3, of the square 4/45, of a product 1/9
+  for (int k = 0; k < 2; ++k) {
+    EXPECT_NEAR(sums[k] / draws, 0.0, 5.0 * std::sqrt(1.0 / 3.0 / draws));
+    EXPECT_NEAR(squares[k] / draws, 1.0 / 3.0, 5.0 * std::sqrt(4.0 / 45.0 / draws));
+  }
+  EXPECT_NEAR(product / draws, 0.0, 5.0 * std::sqrt(1.0 / 9.0 / draws));
+  const AugmentDraw one = draw_augment(spec, kAugmentSeed, 3, 7),
+                    other = draw_augment(spec, kAugmentSeed, 4, 7);
+  EXPECT_NE(one.brightness, other.brightness);
+  EXPECT_NE(one.contrast, other.contrast);
+  AugmentSpec plain = spec;
+  plain.brightness = plain.contrast = 0.0f;
+  const AugmentDraw without = draw_augment(plain, kAugmentSeed, 3, 7);
+  EXPECT_EQ(without.brightness, 0.0f);
+  EXPECT_EQ(without.contrast, 1.0f);
+  EXPECT_EQ(without.top, one.top) << "other random numbers for the crop";
+  EXPECT_EQ(without.flip, one.flip);
+}
+
 TEST(DrawAugment, PutsTheMiddleOfACutAnywhere) {
   AugmentSpec spec{Augment::crop, {8, 8, 1}, 8, 8};
   spec.cutout = 4;
@@ -262,6 +316,27 @@ TEST(AugmentReference, FillsWithZerosOrAMirrorAndCuts) {
   EXPECT_EQ(reference(spec, {-1, 1, false, 1.0f}, 0.0, image), (std::vector<float>{6, 7, 6, 1, 2, 1}));
   spec.cutout = 2;
   EXPECT_EQ(reference(spec, {0, 0, true, 1.0f, 1, -1}, 0.0, image), (std::vector<float>{2, 1, 0, 0, 6, 5}));
+}
+
+TEST(AugmentReference, AddsTheBrightnessToNormalizedValuesAndMultipliesByTheContrast) {
+  AugmentSpec spec{Augment::crop, {1, 2, 2}, 1, 2};
+  spec.normalize = Normalize::dataset;
+  spec.mean[0] = 10.0f;
+  spec.deviation[0] = 2.0f;
+  spec.mean[1] = 20.0f;
+  spec.deviation[1] = 4.0f;
+  AugmentDraw draw;
+  draw.brightness = 0.5f;
+  draw.contrast = 0.75f;
+  const std::vector<std::uint8_t> image{10, 20, 14, 12};
+  const std::vector<float> wanted{0.375f, 0.375f, 1.875f, -1.125f};  // (0, 0, 2, -2) + 1/2, times 3/4
+  EXPECT_EQ(reference(spec, draw, 0.0, image), wanted);
+  const AffineMap map = dataset_map(spec, draw);
+  for (std::size_t i = 0; i < 4; ++i)
+    EXPECT_FLOAT_EQ(map.scale[i % 2] * static_cast<float>(image[i]) + map.shift[i % 2], wanted[i]) << i;
+  draw.cut_left = 1;
+  spec.cutout = 1;
+  EXPECT_EQ(reference(spec, draw, 0.0, image), (std::vector<float>{0.375f, 0.375f, 0.0f, 0.0f}));
 }
 
 TEST(AugmentReference, CropsAndFlips) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <numeric>
 #include <span>
@@ -89,6 +90,142 @@ TEST_F(EvaluatorOfRun, NormalizesAsInTraining) {
             .accuracy.cross_entropy);
   }
   EXPECT_EQ(found[0], found[1]);
+}
+
+/// The test image of another view, by the definition: pixel (y, x) is that of (y + shift, x' + shift) with x' = x or, mirrored,
+/// 31 − x; indices −1 and 32 are reflected to 1 and 30.
+std::vector<std::uint8_t> shown_by_hand(const std::vector<std::uint8_t>& images, int shift, bool mirror) {
+  const auto inside = [](int i) { return i == -1 ? 1 : i == 32 ? 30 : i; };
+  std::vector<std::uint8_t> shown;
+  for (std::size_t image = 0; image < images.size(); image += 3072) {
+    for (int y = 0; y < 32; ++y) {
+      for (int x = 0; x < 32; ++x) {
+        const int from = inside(y + shift) * 32 + inside((mirror ? 31 - x : x) + shift);
+        for (int c = 0; c < 3; ++c) shown.push_back(images[image + static_cast<std::size_t>(from * 3 + c)]);
+      }
+    }
+  }
+  return shown;
+}
+
+/// Mean of plain logits of images that are moved and mirrored by hand; and the same bits from one rank alone.
+TEST_F(EvaluatorOfRun, AveragesTheLogitsOfAllViews) {
+  config::TrainConfig c = config();
+  c.augment = data::Augment::crop;
+  c.steps = 1;
+  run(c);
+  EvaluationConfig evaluation;
+  evaluation.threads = 1;
+  evaluation.keep_logits = true;
+  const auto evaluate = [&](int views, const std::string& file, const comm::World& ranks) {
+    evaluation.data = file;
+    evaluation.views = views;
+    return evaluate_checkpoint(evaluation, run::checkpoint_path(c.run_dir, 1), ranks, platform, heart_);
+  };
+  const auto plain = [&](int shift, bool mirror) {
+    const std::string file = other_data([&](data::DatasetInfo&, data::Samples&, data::Samples& test) {
+      test.images = shown_by_hand(test.images, shift, mirror);
+    });
+    return evaluate(1, file, world()).logits;
+  };
+  std::vector<std::vector<float>> views;
+  for (const int shift : {0, -1, 1}) {
+    for (const bool mirror : {false, true}) views.push_back(plain(shift, mirror));
+  }
+  const std::vector<std::uint8_t> labels = data::DatasetFile(c.data).read_labels(data::Split::test);
+  const std::unique_ptr<comm::World> alone = comm::World::first(world(), 1);
+  for (const int count : {2, 6}) {
+    const Evaluation found = evaluate(count, c.data, world());
+    if (alone != nullptr) {
+      EXPECT_EQ(evaluate(count, c.data, *alone).logits, found.logits) << "other bits on one rank";
+    }
+    if (world().rank() != 0) continue;
+    ASSERT_EQ(found.logits.size(), kTestSamples * 10);
+    std::uint64_t correct = 0, plain_correct = 0;
+    double loss = 0.0;
+    for (std::size_t i = 0; i < found.logits.size(); ++i) {
+      double pairs[3];
+      for (std::size_t p = 0; p < 3; ++p)
+        pairs[p] = (static_cast<double>(views[2 * p][i]) + static_cast<double>(views[2 * p + 1][i])) / 2.0;
+      const double mean = count == 2 ? pairs[0] : (pairs[0] + (pairs[1] + pairs[2]) / 2.0) / 2.0;
+      ASSERT_EQ(found.logits[i], static_cast<float>(mean))
+          << count << " views, logit " << i;  // double holds the sums
+    }
+    for (std::size_t i = 0; i < kTestSamples; ++i) {
+      const float* const row = &found.logits[i * 10];
+      correct += std::max_element(row, row + 10) - row == labels[i] ? 1 : 0;
+      const float* const first = &views[0][i * 10];
+      plain_correct += std::max_element(first, first + 10) - first == labels[i] ? 1 : 0;
+      double sum = 0.0;
+      for (int j = 0; j < 10; ++j)
+        sum += std::exp(static_cast<double>(row[j]) - static_cast<double>(row[labels[i]]));
+      loss += std::log(sum) / static_cast<double>(kTestSamples);
+    }
+    EXPECT_EQ(found.accuracy.correct(), correct);
+    EXPECT_EQ(found.accuracy.plain_correct, plain_correct);
+    EXPECT_NEAR(found.accuracy.cross_entropy, loss, 1e-12 * loss);
+    EXPECT_GT(found.time.first_view_s, 0.0);
+    EXPECT_GT(found.time.other_views_s, 0.0);
+  }
+}
+
+/// Training with --views evaluates as the evaluation of its checkpoint does, and trains to the same weights.
+TEST_F(EvaluatorOfRun, ShowsTheViewsOfTheOptionInTrainingToo) {
+  config::TrainConfig c = config();
+  c.augment = data::Augment::crop;
+  c.steps = 2;
+  run(c);
+  const run::Checkpoint plain = run::read_checkpoint(run::checkpoint_path(c.run_dir, 2));
+  c.run_dir = path("views");
+  c.views = 6;
+  run(c);
+  EvaluationConfig evaluation;
+  evaluation.data = c.data;
+  evaluation.views = 6;
+  const Evaluation found =
+      evaluate_checkpoint(evaluation, run::checkpoint_path(c.run_dir, 2), world(), platform, heart_);
+  on_rank_zero([&] { EXPECT_EQ(found.record, run::read_evaluation(c.run_dir + "/evaluation.h5")); });
+  const run::Checkpoint viewed = run::read_checkpoint(run::checkpoint_path(c.run_dir, 2));
+  EXPECT_EQ(viewed.state[optim::StateRole::weights][0].values,
+            plain.state[optim::StateRole::weights][0].values);
+}
+
+TEST_F(EvaluatorOfRun, RefusesMirroredViewsOfARunThatMirrorsNoImage) {
+  for (const bool off : {true, false}) {
+    config::TrainConfig c = config();
+    c.run_dir = path(off ? "off" : "none");
+    c.augment = off ? data::Augment::crop : data::Augment::none;
+    if (off) c.flip = data::Flip::off;
+    c.steps = 1;
+    run(c);
+    EvaluationConfig evaluation;
+    evaluation.data = c.data;
+    for (const int views : {2, 6}) {
+      evaluation.views = views;
+      expect_agreed(
+          ErrorKind::usage, off ? "was trained with --flip off" : "was trained with --augment none", [&] {
+            evaluate_checkpoint(evaluation, run::checkpoint_path(c.run_dir, 1), world(), platform, heart_);
+          });
+    }
+  }
+}
+
+TEST(ViewsOf, RefusesOtherNumbersAndImagesThatCannotBeMoved) {
+  data::AugmentSpec augment;
+  augment.source = {32, 1, 3};
+  augment.cutout = 3;
+  for (const int count : {1, 2}) {
+    const std::vector<View> views = views_of(count, augment);
+    ASSERT_EQ(views.size(), static_cast<std::size_t>(count));
+    EXPECT_EQ(views[0].augment.kind, data::Augment::none);
+    EXPECT_EQ(views[0].augment.cutout, 0);
+  }
+  expect_error(ErrorKind::usage, {"--views 6 moves images by a pixel", "32x1x3"},
+               [&] { views_of(6, augment); });
+  augment.source = {2, 2, 3};
+  EXPECT_EQ(views_of(6, augment).size(), 6u);
+  for (const int count : {-1, 0, 3, 7})
+    expect_error(ErrorKind::usage, {"--views must be 1, 2 or 6"}, [&] { views_of(count, augment); });
 }
 
 TEST(MakeNetwork, RefusesDistortionsThatLeaveNothingOfAnImage) {

@@ -14,7 +14,7 @@ TEST(LocalSteps, MoveByTheOuterRuleAsWorkedOutByHand) {
   const auto moved = [](const LocalSteps& local, float w, float delta, float& v) {
     const OptimizerSpec optimizer = outer_optimizer(local);
     const UpdateRates rates =
-        update_rates(Schedule(outer_schedule(local)).rule(), optimizer, 0.9, 1000000, HostMath{});
+        update_rates(Schedule(outer_schedule(local)).rule(), optimizer, {0.9}, 1000000, HostMath{});
     float unused = 0.0f;
     return with_rule(optimizer.kind, [&]<class Rule>(Rule) {
       return Rule::apply(w, delta, 0.0f, rates.learning_rate, rates, v, unused, HostMath{});
@@ -34,10 +34,10 @@ TEST(LocalSteps, MoveByTheOuterRuleAsWorkedOutByHand) {
 }
 
 TEST(LocalSteps, LeaveOfTheAverageWhatAsManyStepsLeave) {
-  EXPECT_EQ(ema_decay(0.9, 7, 0), 1.0);
-  EXPECT_EQ(ema_decay(0.9999, 7, 1), ema_decay(0.9999, 7));
-  EXPECT_DOUBLE_EQ(ema_decay(0.9999, 7, 3), 8.0 / 17 * 9 / 18 * 10 / 19);
-  EXPECT_DOUBLE_EQ(ema_decay(0.5, 100, 3), 0.125);
+  EXPECT_EQ(ema_decay(AverageRule{0.9}, 7, 0), 1.0);
+  EXPECT_EQ(ema_decay(AverageRule{0.9999}, 7, 1), ema_decay(0.9999, 7));
+  EXPECT_DOUBLE_EQ(ema_decay(AverageRule{0.9999}, 7, 3), 8.0 / 17 * 9 / 18 * 10 / 19);
+  EXPECT_DOUBLE_EQ(ema_decay(AverageRule{0.5}, 100, 3), 0.125);
 }
 
 TEST(LocalSteps, SayWhatTheyAre) {

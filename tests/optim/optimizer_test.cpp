@@ -51,7 +51,7 @@ std::vector<double> run(const OptimizerSpec& spec, const RateRule& rule, double 
   std::vector<double> weights{weight};
   float w = static_cast<float>(weight), s = 0.0f, q = 0.0f;
   for (std::size_t t = 0; t < gradients.size(); ++t) {
-    const UpdateRates rates = update_rates(rule, spec, 0.0, t, HostMath{});
+    const UpdateRates rates = update_rates(rule, spec, {0.0}, t, HostMath{});
     w = with_rule(spec.kind, [&]<class Rule>(Rule) {
       return Rule::apply(w, static_cast<float>(gradients[t]), static_cast<float>(decay), rates.learning_rate,
                          rates, s, q, HostMath{});

@@ -29,6 +29,32 @@ TEST(Schedule, KeepsDecayStepsExactWhenTheBatchDoesNotDivideTheSamples) {
   EXPECT_EQ(Schedule({.epochs_per_decay = 350.0, .samples = 14, .global_batch = 10}).decay_steps(), 490u);
 }
 
+TEST(Schedule, KeepsTheLastRateInTheTail) {
+  ScheduleSpec spec{.samples = 1000,
+                    .global_batch = 100,
+                    .kind = ScheduleKind::linear,
+                    .final_share = 0.25,
+                    .total_steps = 50,
+                    .tail_epochs = 1.25};  // 12 steps and a half
+  spec.base_rate = 1.0;
+  const Schedule schedule(spec);
+  EXPECT_EQ(schedule.tail_from(), 38u);
+  EXPECT_EQ(schedule.rate(0), 1.0);
+  EXPECT_EQ(schedule.rate(19), 0.625);
+  for (const std::uint64_t step : {38, 39, 49}) EXPECT_EQ(schedule.rate(step), 0.25) << step;
+  EXPECT_TRUE(schedule.on_slope(37));
+  EXPECT_TRUE(schedule.on_slope(38));
+  EXPECT_FALSE(schedule.on_slope(39));
+  EXPECT_NE(schedule.describe().find("to 0.25 at step 38 and for 12 steps more"), std::string::npos)
+      << schedule.describe();
+  spec.tail_epochs = 0.0;
+  EXPECT_EQ(Schedule(spec).tail_from(), 50u);
+  for (const double all : {5.0, 6.0}) {
+    spec.tail_epochs = all;
+    EXPECT_THROW(Schedule{spec}, Error) << all;
+  }
+}
+
 TEST(Schedule, HasAtLeastOneStepBetweenDrops) {
   EXPECT_EQ(Schedule({.epochs_per_decay = 0.001, .samples = 100, .global_batch = 100}).decay_steps(), 1u);
 }
@@ -256,7 +282,7 @@ TEST(Schedule, IsItsRule) {
                            .global_batch = 7});
   ASSERT_GT(schedule.rule().warmup_steps, 1u);
   for (std::uint64_t step = 0; step < 500; ++step) {
-    const UpdateRates rates = update_rates(schedule.rule(), {}, 0.999, step, HostMath{});
+    const UpdateRates rates = update_rates(schedule.rule(), {}, {0.999}, step, HostMath{});
     EXPECT_EQ(rates.learning_rate, static_cast<float>(schedule.rate(step))) << step;
     EXPECT_EQ(rates.ema_share, static_cast<float>(1.0 - ema_decay(0.999, step))) << step;
   }

@@ -37,6 +37,9 @@ class BackendWrapper : public engine::Backend {
                             const engine::ParamLayout& layout) override {
     return real_->running_task(binding, params, layout);
   }
+  engine::Task lookahead_task(const engine::LookaheadBinding& binding) override {
+    return real_->lookahead_task(binding);
+  }
   engine::Task advance_task(const engine::AdvanceBinding& binding,
                             std::vector<engine::StepRecord>& records) override {
     return real_->advance_task(binding, records);

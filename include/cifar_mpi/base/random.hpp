@@ -16,7 +16,8 @@ enum class RandomPurpose : std::uint32_t {
   augment = 3,
   synthetic = 4,
   cutout = 5,
-  flip = 6
+  flip = 6,
+  colour = 7
 };
 
 using Random4 = std::array<std::uint32_t, 4>;

@@ -17,6 +17,7 @@
 #include "cifar_mpi/engine/backend.hpp"
 #include "cifar_mpi/engine/replay.hpp"
 #include "cifar_mpi/optim/local_steps.hpp"
+#include "cifar_mpi/optim/lookahead.hpp"
 #include "cifar_mpi/optim/schedule.hpp"
 
 /// All settings of a training run; the defaults are the tutorial's.
@@ -87,6 +88,11 @@ struct TrainConfig {
   double weight_decay = 0.004;
   double label_smoothing = 0.0;  ///< share of each training target that is spread over all classes
   double ema_decay = 0.9999;
+  int lookahead = 0;                 ///< steps between pulls to the slow weights; 0: no lookahead
+  double lookahead_keep = 0.7738;    ///< of the slow weights in the last pull; for lookahead, as the next two
+  double lookahead_power = 3.0;      ///< of the elapsed part of the run, which multiplies it
+  std::int64_t lookahead_steps = 0;  ///< last steps of the decay in which there are pulls; 0: all
+  double tail_epochs = 0.0;          ///< at the end, at the last rate; their weights are averaged
 
   data::Augment augment = data::Augment::tutorial;
   int input_size =
@@ -95,6 +101,8 @@ struct TrainConfig {
   int crop_pad = 4;                    ///< for Augment::crop, as the next two
   data::Fill crop_fill = data::Fill::zeros;
   int cutout = 0;
+  double brightness = 0.0;  ///< for Augment::crop with Normalize::dataset, as the next
+  double contrast = 0.0;
   data::Flip flip = data::Flip::random;
   data::Normalize normalize = data::Normalize::image;
   data::Shuffle shuffle = data::Shuffle::shard;
@@ -126,6 +134,7 @@ struct TrainConfig {
   std::int64_t summary_every = 100;  ///< steps between histograms; 0: none
   double eval_every = 0.0;           ///< epochs; 0: only at the end
   std::int64_t patience = 0;         ///< evaluations without a better one, after which the run ends; 0: any
+  int views = 1;                     ///< of each test image: 1, 2 or 6
   std::int64_t checkpoint_every = 1000;  ///< steps
   double checkpoint_minutes = 10.0;      ///< at most, between checkpoints; 0: only by steps
   std::int64_t check_every = 500;        ///< steps between comparisons of the ranks' parameters
@@ -176,6 +185,12 @@ Sizes resolve_sizes(const TrainConfig& config, int ranks, const data::DatasetInf
 
 /// The learning-rate schedule of a run.
 optim::ScheduleSpec schedule_spec(const TrainConfig& config, const Sizes& sizes, std::uint64_t train_samples);
+
+/// The average that evaluation uses: the mean over the tail, where there is one.
+optim::AverageRule average_rule(const TrainConfig& config, const Sizes& sizes, std::uint64_t train_samples);
+
+/// Its pulls end where the tail begins. Throws Error{usage} if they would begin before the run.
+optim::Lookahead lookahead_rule(const TrainConfig& config, const Sizes& sizes, std::uint64_t train_samples);
 
 /// How images of a dataset become the network's input, without the training set's mean and deviation:
 /// `find_dataset_moments` adds them.

@@ -15,8 +15,9 @@ namespace cifar_mpi::data {
 /// The distortions of a crop. All end with the normalization.
 ///
 ///   tutorial  random place inside the image, flip, brightness, contrast
-///   crop      the centre moved by up to `pad` pixels in each direction, also beyond the edge; flip; cutout
-///   none      the centre
+///   crop      the centre moved by up to `pad` pixels in each direction, also beyond the edge; flip; with
+///             Normalize::dataset brightness and contrast; cutout
+///   none      the centre; for a view of evaluation moved by `shift` and mirrored
 enum class Augment : std::uint8_t { tutorial, crop, none };
 constexpr auto names_of(Augment) {
   return std::to_array<Name<Augment>>(
@@ -62,6 +63,10 @@ struct AugmentSpec {
   Normalize normalize = Normalize::image;
   float mean[kMostChannels] = {};       ///< of the training set's bytes; for Normalize::dataset
   float deviation[kMostChannels] = {};  ///< standard deviation, as mean
+  float brightness = 0.0f;  ///< of `crop`: added after Normalize::dataset, uniform in ±brightness
+  float contrast = 0.0f;    ///< of `crop`: a factor after that, uniform in 1 ± contrast
+  int shift = 0;            ///< of `none`: pixels down and to the right, also beyond the edge
+  bool mirror = false;      ///< of `none`: left and right exchanged
   int image_size = 0;  ///< side to which the square crop is downsampled last (downsample.hpp); 0: not at all
   // Brightness (uniform in ±63 in the tutorial) adds one number to every value; contrast turns about the
   // channel mean and standardization subtracts the mean of all values, so it cancels exactly and costs no
@@ -72,6 +77,8 @@ struct AugmentSpec {
   constexpr Extent output() const {
     return downsamples() ? Extent{image_size, image_size, source.channels} : crop();
   }
+  /// Whether a crop may reach beyond its image.
+  constexpr bool leaves_image() const { return kind == Augment::crop || shift != 0; }
 };
 
 /// The most pixels of a crop: the sums of its squares fit 32 bits.
@@ -86,8 +93,9 @@ struct AugmentDraw {
   int left = 0;  ///< first column of the crop
   bool flip = false;
   float contrast = 1.0f;
-  int cut_top = 0;   ///< first row of the square in the crop, as it is after the flip; may lie outside
-  int cut_left = 0;  ///< first column
+  int cut_top = 0;          ///< first row of the square in the crop, as it is after the flip; may lie outside
+  int cut_left = 0;         ///< first column
+  float brightness = 0.0f;  ///< with Normalize::dataset, in deviations of the training set
 
   constexpr bool is_cut(const AugmentSpec& spec, int row, int column) const {
     return row >= cut_top && row < cut_top + spec.cutout && column >= cut_left &&
@@ -122,7 +130,8 @@ constexpr AugmentDraw draw_augment(const AugmentSpec& spec, std::uint64_t seed, 
                                    std::uint64_t id) {
   const int spare_rows = spec.source.height - spec.crop_height;
   const int spare_columns = spec.source.width - spec.crop_width;
-  if (spec.kind == Augment::none) return {spare_rows / 2, spare_columns / 2, false, 1.0f};
+  if (spec.kind == Augment::none)
+    return {spare_rows / 2 + spec.shift, spare_columns / 2 + spec.shift, spec.mirror, 1.0f};
   const Random4 r = random4(seed, RandomPurpose::augment, id, epoch);
   const auto below = [](std::uint32_t bits, int end) {
     return static_cast<int>(uniform_below(bits, static_cast<std::uint32_t>(end)));
@@ -142,6 +151,11 @@ constexpr AugmentDraw draw_augment(const AugmentSpec& spec, std::uint64_t seed, 
     draw.cut_top = below(cut[0], spec.crop_height) - spec.cutout / 2;
     draw.cut_left = below(cut[1], spec.crop_width) - spec.cutout / 2;
   }
+  if (spec.brightness > 0.0f || spec.contrast > 0.0f) {
+    const Random4 colour = random4(seed, RandomPurpose::colour, id, epoch);
+    draw.brightness = spec.brightness * (2.0f * uniform01(colour[0]) - 1.0f);
+    draw.contrast = 1.0f + spec.contrast * (2.0f * uniform01(colour[1]) - 1.0f);
+  }
   return draw;
 }
 
@@ -157,12 +171,13 @@ struct AffineMap {
   float shift[kMostChannels] = {};
 };
 
-/// The map by the training set's mean and deviation, independent of the image.
-constexpr AffineMap dataset_map(const AugmentSpec& spec) {
+/// The map by the training set's mean and deviation, whatever the image is: y = ((x − mean)/deviation + b)·f with b the
+/// brightness and f the contrast of the draw.
+constexpr AffineMap dataset_map(const AugmentSpec& spec, const AugmentDraw& draw) {
   AffineMap map;
   for (int c = 0; c < spec.source.channels; ++c) {
-    map.scale[c] = 1.0f / spec.deviation[c];
-    map.shift[c] = -spec.mean[c] / spec.deviation[c];
+    map.scale[c] = draw.contrast / spec.deviation[c];
+    map.shift[c] = (draw.brightness - spec.mean[c] / spec.deviation[c]) * draw.contrast;
   }
   return map;
 }

@@ -18,6 +18,7 @@
 #include "cifar_mpi/engine/value_counts.hpp"
 #include "cifar_mpi/model/net_spec.hpp"
 #include "cifar_mpi/model/param_table.hpp"
+#include "cifar_mpi/optim/lookahead.hpp"
 #include "cifar_mpi/optim/schedule.hpp"
 #include "cifar_mpi/optim/state.hpp"
 
@@ -118,7 +119,7 @@ struct UpdateBinding {
   /// not part of the loss.
   double* decay_sum = nullptr;
   optim::ScheduleSpec schedule;
-  double ema_decay = 0.9999;
+  optim::AverageRule average;
   optim::OptimizerSpec optimizer;
   /// The optimizer's state blocks in the order of optim::state_rows; null after the last.
   float* states[optim::kMostOptimizerRows] = {};
@@ -162,9 +163,22 @@ struct RunningBinding {
   const float* control = nullptr;
   ControlLayout control_layout;
   const std::uint64_t* step = nullptr;
-  double ema_decay = 0.9999;
+  optim::AverageRule average;
   int average_steps = 1;  ///< as in UpdateBinding, like gradient_norm
   const double* gradient_norm = nullptr;
+};
+
+/// Lookahead at the end of a step, on whole blocks. It applies if the parameter update does.
+struct LookaheadBinding {
+  float* params = nullptr;
+  float* slow = nullptr;
+  float* ema = nullptr;
+  std::size_t floats = 0;  ///< of the layout
+  optim::Lookahead rule;
+  optim::AverageRule average;
+  const float* control = nullptr;
+  const std::uint64_t* step = nullptr;
+  const double* gradient_norm = nullptr;  ///< as in UpdateBinding
 };
 
 /// The end of a step: writes the record for the host, and advances the step counter if the loss (with its
@@ -244,6 +258,7 @@ class Backend {
   virtual Task gradient_norm_task(const GradientNormBinding& binding) = 0;
   virtual Task running_task(const RunningBinding& binding, const model::ParamTable& params,
                             const ParamLayout& layout) = 0;
+  virtual Task lookahead_task(const LookaheadBinding& binding) = 0;
   virtual Task advance_task(const AdvanceBinding& binding, std::vector<StepRecord>& records) = 0;
   /// Counts the values of each binding (see ValueCounts), with the same result on every device.
   virtual Task count_task(std::string name, const std::vector<CountBinding>& bindings) = 0;

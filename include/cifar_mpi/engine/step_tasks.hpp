@@ -30,6 +30,7 @@ Task declare_scatter(const UpdateBinding& binding, const Matrix& matrix, const f
 Task declare_normalize(const UpdateBinding& binding, const Matrix& matrix);
 Task declare_gradient_norm(const GradientNormBinding& binding);
 Task declare_running(const RunningBinding& binding, const ParamLayout& layout);
+Task declare_lookahead(const LookaheadBinding& binding);
 /// The backend adds its records to the bytes that the task writes.
 Task declare_advance(const AdvanceBinding& binding);
 Task declare_sum(std::string name, const SumBinding& binding);

@@ -20,6 +20,7 @@ struct EvaluationConfig {
   engine::Precision precision = engine::Precision::automatic;
   int threads = 0;       ///< 0: this rank's fair share
   int batch_size = 128;  ///< samples per rank and replay; affects only the speed
+  int views = 1;         ///< of each image: 1, 2 or 6
   bool keep_logits = false;
   bool other_classes = false;  ///< the classes of the dataset may have other names than those of the training
 };
@@ -28,6 +29,7 @@ struct Evaluation {
   std::uint64_t step = 0;
   std::vector<std::string> label_names;
   Accuracy accuracy;
+  EvaluationTime time;         ///< of this rank
   run::EvaluationFile record;  ///< for RUN_DIR/evaluation.h5
   std::vector<float> logits;   ///< [images, classes], in the order of the images; on rank 0, if they are kept
   bool same_classes = true;    ///< as in training
@@ -45,9 +47,12 @@ struct RecordedNetwork {
   /// False if it normalizes by the training set's moments without stating them.
   bool knows_moments = false;
   std::vector<std::string> assumed;  ///< a sentence for each fact that the checkpoint does not state
+  std::string never_mirrored;  ///< the option by which no image was mirrored in training; empty if some were
 
   /// Throws Error{checkpoint} naming `path` unless the moments are known.
   void require_moments(const std::string& path) const;
+  /// Throws Error{usage} naming `path` when these views show mirrored images and training showed none.
+  void require_views(int views, const std::string& path) const;
 };
 
 /// Throws Error{checkpoint} naming `path` when the checkpoint does not state its network.
@@ -64,7 +69,8 @@ run::Checkpoint read_on_all_ranks(const InputFile& file, const comm::World& worl
 
 /// Evaluates a checkpoint, which came from `path`, on the test split over all ranks; `heart` reports
 /// progress. Collective; an error of one rank is thrown on all: Error{checkpoint} if the dataset's shape is
-/// not the one the checkpoint was trained on, or if it has other classes without `other_classes`.
+/// not the one the checkpoint was trained on, or if it has other classes without `other_classes`; Error{usage} for views that
+/// do not fit it.
 Evaluation evaluate_checkpoint(const EvaluationConfig& config, run::Checkpoint checkpoint,
                                const std::string& path, const comm::World& world,
                                const comm::PlatformFactory& make_platform, comm::Heartbeat& heart);

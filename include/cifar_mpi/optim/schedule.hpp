@@ -33,6 +33,7 @@ struct ScheduleSpec {
   double initial_share = 0.04;        ///< one_cycle: of the rate, where it begins to rise
   double final_share = 0.0;           ///< linear, cosine, one_cycle: of the rate, where the run ends
   std::uint64_t total_steps = 0;      ///< T of the run; all but staircase need it
+  double tail_epochs = 0.0;           ///< linear, cosine, one_cycle: at the end, at the rate of final_share
 };
 
 /// Whether the rate of a step depends on the run's length; a run of another length is then another run.
@@ -55,11 +56,12 @@ void check(const ScheduleSpec& spec);
 ///              "linear", whose div_factor of 25 is initial_share 0.04; the momentum stays as it is.
 ///
 /// warmup(t) = min((t + 1) / warmup_steps, 1), warmup_steps = floor(N/G · warmup_epochs), for all but
-/// one_cycle. No step of a run has the rate of T: the last step is T − 1.
+/// one_cycle. No step of a run has the rate of T: the last step is T − 1. With a tail, T is the step where the tail begins, and
+/// all its steps have that rate.
 class Schedule {
  public:
-  /// Throws what `check` throws, also if the scaled rate is not a finite number above 0, or if the warm-up
-  /// leaves no steps for a schedule that depends on the run's length.
+  /// Throws what `check` throws, also if the scaled rate is not a finite number above 0, or if the warm-up and the tail
+  /// leave no steps for a schedule that depends on the run's length.
   explicit Schedule(const ScheduleSpec& spec);
   /// The rate of step t, counted from 0; a drop takes effect in the step of the boundary itself.
   double rate(std::uint64_t step) const;
@@ -68,6 +70,8 @@ class Schedule {
   /// The steps between two drops of a staircase; at least 1.
   std::uint64_t decay_steps() const { return rule_.decay_steps; }
   std::uint64_t warmup_steps() const { return rule_.warmup_steps; }
+  /// The first step of the tail, floor(N/G · tail_epochs) steps before the end of the run.
+  std::uint64_t tail_from() const { return rule_.total_steps; }
   /// The numbers alone, for code that cannot use a Schedule.
   const RateRule& rule() const { return rule_; }
   /// The rule in one line, for the log and the checkpoint.

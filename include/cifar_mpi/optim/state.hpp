@@ -10,8 +10,8 @@
 /// state iterates over its rows.
 namespace cifar_mpi::optim {
 
-enum class StateRole : std::uint8_t { weights, average, momentum, moment1, moment2, outer_momentum };
-inline constexpr std::size_t kStateRoles = 6;
+enum class StateRole : std::uint8_t { weights, average, momentum, moment1, moment2, outer_momentum, slow };
+inline constexpr std::size_t kStateRoles = 7;
 /// The most rows of an optimizer.
 inline constexpr std::size_t kMostOptimizerRows = 2;
 
@@ -28,7 +28,7 @@ struct StateRow {
 };
 
 /// The rows of a run with this optimizer, in the order of the checkpoint file. The optimizer's own rows are
-/// in the order of its rule; the outer momentum of local steps, if any, is last.
-std::vector<StateRow> state_rows(OptimizerKind optimizer, bool outer_momentum = false);
+/// in the order of its rule; the outer momentum of local steps and the slow weights of lookahead, if any, are last.
+std::vector<StateRow> state_rows(OptimizerKind optimizer, bool outer_momentum = false, bool slow = false);
 
 }  // namespace cifar_mpi::optim

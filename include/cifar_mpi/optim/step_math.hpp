@@ -96,10 +96,23 @@ constexpr double ema_decay(double decay, std::uint64_t step) {
   return decay < warm ? decay : warm;
 }
 
+/// The average of the weights that evaluation uses: an exponential one, and from step `mean_from` on the mean of the weights
+/// after each of these steps.
+struct AverageRule {
+  double decay = 0.9999;
+  std::uint64_t mean_from = ~std::uint64_t{0};
+};
+/// The decay of either in step t: with n of its steps before, a mean has n/(n + 1).
+constexpr double ema_decay(const AverageRule& rule, std::uint64_t step) {
+  if (step < rule.mean_from) return ema_decay(rule.decay, step);
+  const auto before = static_cast<double>(step - rule.mean_from);
+  return before / (before + 1.0);
+}
+
 /// The product of the decays of `steps` steps from `step` on; 1 for none.
-constexpr double ema_decay(double decay, std::uint64_t step, int steps) {
+constexpr double ema_decay(const AverageRule& rule, std::uint64_t step, int steps) {
   double left = 1.0;
-  for (int i = 0; i < steps; ++i) left *= ema_decay(decay, step + static_cast<std::uint64_t>(i));
+  for (int i = 0; i < steps; ++i) left *= ema_decay(rule, step + static_cast<std::uint64_t>(i));
   return left;
 }
 
@@ -138,11 +151,12 @@ struct UpdateRates {
 };
 
 template <class Math>
-constexpr UpdateRates update_rates(const RateRule& rule, const OptimizerSpec& optimizer, double decay,
-                                   std::uint64_t step, Math math, int average_steps = 1) {
+constexpr UpdateRates update_rates(const RateRule& rule, const OptimizerSpec& optimizer,
+                                   const AverageRule& average, std::uint64_t step, Math math,
+                                   int average_steps = 1) {
   UpdateRates rates;
   rates.learning_rate = static_cast<float>(learning_rate(rule, step, math));
-  rates.ema_share = static_cast<float>(1.0 - ema_decay(decay, step, average_steps));
+  rates.ema_share = static_cast<float>(1.0 - ema_decay(average, step, average_steps));
   rates.momentum = static_cast<float>(optimizer.momentum);
   if (optimizer.kind != OptimizerKind::adamw) return rates;
   const double steps = static_cast<double>(step) + 1.0;

@@ -78,14 +78,16 @@ StateTensors initial_state(const std::vector<optim::StateRow>& rows, const std::
 
 struct Checkpoint {
   StateTensors state;
-  optim::OptimizerSpec optimizer;  ///< with outer_momentum it decides which rows exist
+  optim::OptimizerSpec optimizer;  ///< with the next two it decides which rows exist
   bool outer_momentum = false;
+  bool slow = false;
   Progress progress;
   Provenance provenance;
 };
 
-/// A 64-bit hash of the groups /ema, /model, /running and /running_ema, those of the optimizer's rows and of
-/// the outer momentum, if they exist, /optimizer and /progress: equal for two runs that did the same work.
+/// A 64-bit hash of the groups /ema, /model, /running and /running_ema, those of the optimizer's rows, of the
+/// outer momentum and of the slow weights, if they exist, /optimizer and /progress: equal for two runs that did
+/// the same work.
 ///
 /// Their data sets and attributes are sorted by key, which is PATH for a data set and PATH@NAME for an
 /// attribute; for each, hash_bytes(key) and then hash_bytes(value) are appended as 8 bytes, and the result is

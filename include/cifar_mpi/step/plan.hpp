@@ -105,6 +105,9 @@ run::Retention retention_of(const config::TrainConfig& config);
 /// Whether averagings have a momentum, a row of the table.
 bool has_outer_momentum(const config::TrainConfig& config);
 
+/// The rows of the state of a run.
+std::vector<optim::StateRow> state_rows(const config::TrainConfig& config);
+
 /// Images of the first part of a batch in a summary.
 int kept_images(const Plan& plan);
 

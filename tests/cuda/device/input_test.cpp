@@ -94,6 +94,9 @@ std::vector<data::AugmentSpec> specs() {
       moved.deviation[c] = 60.0f + static_cast<float>(c);
     }
     all.push_back(moved);
+    moved.brightness = 0.7f;
+    moved.contrast = 0.5f;
+    all.push_back(moved);
     for (const int size : {24, 13}) {
       moved.image_size = size;
       all.push_back(moved);
@@ -130,6 +133,44 @@ TEST_F(CudaInput, DistortsImagesOfEveryShape) {
       for (std::size_t i = 0; i < found.size(); ++i) EXPECT_EQ(found[i], order.at(kStep, i).local);
     }
     bench.clear();
+  }
+}
+
+TEST_F(CudaInput, ShowsMovedAndMirroredViews) {
+  Bench bench;
+  constexpr std::uint64_t kImages = 5;
+  constexpr int kBatch = 3;
+  for (const auto& [source, height, width] :
+       {std::tuple{Extent{32, 32, 3}, 32, 32}, std::tuple{Extent{9, 7, 1}, 8, 5}}) {
+    const auto values = static_cast<std::size_t>(source.count());
+    std::vector<std::uint8_t> images(kImages * values), labels(kImages);
+    for (std::size_t i = 0; i < images.size(); ++i) images[i] = static_cast<std::uint8_t>(i * i / 7 + i * 37);
+    for (const int shift : {-1, 0, 1}) {
+      for (const bool mirror : {false, true}) {
+        data::AugmentSpec spec{data::Augment::none, source, height, width};
+        spec.fill = data::Fill::reflect;
+        spec.shift = shift;
+        spec.mirror = mirror;
+        const data::AugmentDraw draw{(source.height - height) / 2 + shift, (source.width - width) / 2 + shift,
+                                     mirror, 1.0f};
+        reference::Array wanted;
+        for (std::size_t i = 2; i < kImages; ++i) {
+          std::vector<float> one(static_cast<std::size_t>(spec.output().count()));
+          data::augment_reference(spec, draw, 0.0, std::span(images).subspan(i * values, values), one);
+          wanted.insert(wanted.end(), one.begin(), one.end());
+        }
+        for (const ValueType type : kTypes) {
+          InputPlace place{spec, bench.upload(images), bench.upload(labels), kImages, kBatch, type};
+          place.x = bench.take(wanted.size(), type);
+          place.batch_labels = bench.take<std::uint8_t>(kBatch);
+          evaluate_input(bench.stream, place, bench.upload(std::vector<std::uint64_t>{2}));
+          EXPECT_LE(relative_distance(bench.download(place.x, wanted.size(), type), wanted),
+                    0x1.0p-20 + unit_of(type))
+              << concat(source.height, 'x', source.width, " moved by ", shift, mirror ? ", mirrored" : "");
+        }
+        bench.clear();
+      }
+    }
   }
 }
 

@@ -22,7 +22,7 @@ TEST_F(CudaUpdate, TakesEveryFloatOnceAndNoneWhenTheLossIsNotFinite) {
   work.segments.items[work.segments.count++] = {kBegin + 64, kAtOnce + 4, 0.5f, 0.5f};
   work.segments.items[work.segments.count++] = {kAtOnce + 4, kEnd, 0.25f};
   work.rule.scaled_rate = 0.5;
-  work.ema_decay = 0.75;
+  work.average.decay = 0.75;
   work.step = bench.upload(std::vector<std::uint64_t>{1000});
   work.partials = bench.take<double>(kUpdateBlocks);
   work.counter = bench.counters(1);
@@ -66,7 +66,7 @@ TEST_F(CudaUpdate, OfALocalStepAppliesWhateverTheLossIsAndLeavesTheAverage) {
   Update work;
   work.segments.items[work.segments.count++] = {0, kFloats, 0.0f};
   work.rule.scaled_rate = 0.5;
-  work.ema_decay = 0.75;
+  work.average.decay = 0.75;
   work.step = bench.upload(std::vector<std::uint64_t>{1000});
   work.partials = bench.take<double>(kUpdateBlocks);
   work.counter = bench.counters(1);
@@ -107,7 +107,7 @@ TEST_F(CudaUpdate, KeepsWhatEveryRuleKeeps) {
       work.segments.items[work.segments.count++] = {kBegin, 1024, 0.0f};
       work.segments.items[work.segments.count++] = {1024, kEnd, 0.5f, 0.5f};
       work.rule.scaled_rate = 0.25;
-      work.ema_decay = 0.75;
+      work.average.decay = 0.75;
       work.optimizer = {.kind = kind, .eps = 1e-3};
       work.step = bench.upload(std::vector<std::uint64_t>{3});
       work.partials = bench.take<double>(kUpdateBlocks);
@@ -126,7 +126,7 @@ TEST_F(CudaUpdate, KeepsWhatEveryRuleKeeps) {
       const std::vector<float> new_params = bench.download(work.params, params.size());
       const std::vector<float> new_s = kept > 0 ? bench.download(work.states[0], s.size()) : s;
       const std::vector<float> new_q = kept > 1 ? bench.download(work.states[1], q.size()) : q;
-      optim::UpdateRates rates = optim::update_rates(work.rule, work.optimizer, 0.75, 3, optim::HostMath{});
+      optim::UpdateRates rates = optim::update_rates(work.rule, work.optimizer, {0.75}, 3, optim::HostMath{});
       const float clip = norm > 0.0 ? optim::clip_factor(2.0, norm) : 1.0f;
       for (std::uint64_t i = 0; i < params.size(); ++i) {
         float w = params[i], first = s[i], second = q[i];
@@ -156,7 +156,7 @@ TEST_F(CudaUpdate, MovesRunningStatisticsAndNotWhenTheLossOrTheNormIsNotFinite) 
   work.begin = kBegin;
   work.segments.items[work.segments.count++] = {kBegin + 304, kBegin + 320, 0.0f, 0.25f};
   work.segments.items[work.segments.count++] = {kBegin + 320, kEnd, 0.0f, 0.5f};
-  work.ema_decay = 0.75;
+  work.average.decay = 0.75;
   work.step = bench.upload(std::vector<std::uint64_t>{1000});
   std::vector<float> params, ema, statistics;
   for (std::uint64_t i = 0; i < kEnd + 16; ++i) {  // so that the results are exact
@@ -181,6 +181,48 @@ TEST_F(CudaUpdate, MovesRunningStatisticsAndNotWhenTheLossOrTheNormIsNotFinite) 
       const float r = changes ? params[i] + share * (statistics[i - kBegin] - params[i]) : params[i];
       ASSERT_EQ(new_params[i], r) << i;
       ASSERT_EQ(new_ema[i], changes ? ema[i] + 0.25f * (r - ema[i]) : ema[i]) << i;
+    }
+  }
+}
+
+/// Begins, pulls, returns or does nothing, against the formula on the host.
+TEST_F(CudaUpdate, PullsWeightsToSlowOnes) {
+  Bench bench;
+  constexpr std::uint64_t kFloats =
+      std::uint64_t{256} * kUpdateBlocks + 77;  // a second round for a few threads
+  std::vector<float> params, slow, ema;
+  for (std::uint64_t i = 0; i < kFloats; ++i) {
+    params.push_back(noise(i, 1));
+    slow.push_back(noise(i, 2));
+    ema.push_back(noise(i, 3));
+  }
+  double norm = 1.0;
+  for (const float loss : {1.0f, std::numeric_limits<float>::infinity()}) {
+    for (std::uint64_t step = 1000; step < 1008; ++step) {
+      LookaheadPull work;
+      work.rule = {.every = 3, .from = 1002, .until = 1007, .keep = 0.5, .power = 2.0};
+      work.average.decay = 0.75;
+      work.params = bench.upload(params);
+      work.slow = bench.upload(slow);
+      work.ema = bench.upload(ema);
+      work.floats = kFloats;
+      work.loss_sum = bench.upload(std::vector{loss});
+      work.step = bench.upload(std::vector{step});
+      work.gradient_norm = bench.upload(std::vector{norm});
+      pull(bench.stream, work);
+      const optim::Pull wanted = optim::pull_after(work.rule, step, optim::HostMath{});
+      EXPECT_EQ(wanted.begins || wanted.pulls, step == 1001 || step == 1004 || step == 1006) << step;
+      const auto new_params = bench.download(work.params, kFloats),
+                 new_slow = bench.download(work.slow, kFloats), new_ema = bench.download(work.ema, kFloats);
+      for (std::uint64_t i = 0; i < kFloats; ++i) {
+        float w = params[i], s = slow[i], e = ema[i];
+        if (std::isfinite(loss)) optim::apply(wanted, 0.25f, w, s, e);
+        // a device may fuse a product and a sum of values below 2, and its power may differ by a rounding
+        ASSERT_NEAR(new_params[i], w, 0x1.0p-22) << i;
+        ASSERT_NEAR(new_slow[i], s, 0x1.0p-22) << i;
+        ASSERT_NEAR(new_ema[i], e, 0x1.0p-22) << i;
+      }
+      bench.clear();
     }
   }
 }
