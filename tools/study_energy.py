@@ -79,9 +79,16 @@ def run_measured(root, command):
     unread = []
     rapl, nvml = Rapl(root, unread), Nvml(unread)
     begin = time.monotonic()
+    child, early = None, []
+
+    def pass_on(number, _):
+        early.append(number) if child is None else child.send_signal(number)
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, pass_on)
     with subprocess.Popen(command) as child:
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
-            signal.signal(number, lambda number, _: child.send_signal(number))
+        for number in early:
+            child.send_signal(number)
         status = None
         while status is None:
             try:

@@ -182,7 +182,7 @@ class SampleWriter {
       : spec_(spec),
         data_(data),
         write_(choose_write<T>(spec.source.channels)),
-        crops_(spec.kind == data::Augment::crop ? static_cast<std::size_t>(spec.crop().count()) : 0),
+        crops_(spec.leaves_image() ? static_cast<std::size_t>(spec.crop().count()) : 0),
         write_whole_(choose_write<float>(spec.source.channels)),
         axis_(spec.crop_height, spec.image_size),
         downsample_(best_version<Downsample<T>>()),
