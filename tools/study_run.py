@@ -146,7 +146,7 @@ class Study:
         note(key)
         try:
             line["result"] = read(self.launcher.run(hosts, program, per_node, limit))
-        except (Failed, OSError, ValueError, KeyError) as error:
+        except (Failed, OSError, ValueError, KeyError, IndexError, StopIteration, ZeroDivisionError) as error:
             if getattr(error, "status", 1) == 2:
                 fail(f"{program[0]} refused its options: {error}")
             line["error"] = f"{key} failed: {error}"
@@ -280,19 +280,20 @@ class Study:
             for seed in seeds:
                 self.train(self.alive(), seed)
             return
-        free = self.alive()
+        left = list(reversed(seeds))
 
-        def train_apart(seed):
-            with self.lock:
-                node = free.pop()
-            try:
+        def train_on(node):
+            while node not in self.lost:
+                with self.lock:
+                    if not left:
+                        return
+                    seed = left.pop()
                 self.train([node], seed)
-            finally:
-                free.append(node)
 
-        if free:
-            with concurrent.futures.ThreadPoolExecutor(max_workers=len(free)) as pool:
-                list(pool.map(train_apart, seeds))
+        nodes = self.alive()
+        if nodes:
+            with concurrent.futures.ThreadPoolExecutor(max_workers=len(nodes)) as pool:
+                list(pool.map(train_on, nodes))
 
     def train(self, nodes, seed):
         folder = os.path.join(self.args.out, "accuracy", f"seed_{seed}")
@@ -301,7 +302,8 @@ class Study:
         shutil.rmtree(folder, ignore_errors=True)  # of a training that was cut off, whose times say nothing
         program = [os.path.join(ROOT, "tools", "study_energy.py"), self.args.powercap,
                    os.path.join(self.args.build, "cifar_mpi_train"), "--model", self.args.model, "--device", self.args.device,
-                   "--threads", self.args.threads, "--run-dir", folder, "--seed", str(seed), *shlex.split(self.args.train)]
+                   "--threads", self.args.threads, "--run-dir", folder, "--seed", str(seed), "--eval-every", "1",
+                   *shlex.split(self.args.train)]
         self.measure("accuracy", nodes, program, lambda said: read_training(folder, self.args.target, said), seed=seed, limit=None)
 
     def write(self):
@@ -346,7 +348,10 @@ def now():
 
 
 def commit():
-    found = subprocess.run(["git", "-C", ROOT, "describe", "--always", "--dirty"], capture_output=True, text=True)
+    try:
+        found = subprocess.run(["git", "-C", ROOT, "describe", "--always", "--dirty"], capture_output=True, text=True)
+    except OSError:
+        return None  # no git, as in an installed tree
     return found.stdout.strip() or None
 
 

@@ -234,7 +234,7 @@ Rows sample_rows() {
           number(in(&C::cutout), between(0, 4096))).word("off").goes_with(kCrop).identifies(200).changeable(),
       Row("--brightness", "Random brightness with --augment crop, in deviations",
           number(in(&C::brightness), between(0.0, 1.0))).word("off").goes_with(kCrop)
-              .identifies(410, false, "0").changeable(),
+              .identifies(415, false, "0").changeable(),
       Row("--contrast", "Random contrast with --augment crop: 1 - X to 1 + X",
           number(in(&C::contrast), below_one())).word("off").goes_with(kCrop)
               .identifies(420, false, "0").changeable(),
@@ -338,7 +338,7 @@ Rows optimizer_rows() {
               .identifies(430, false, "0"),
       Row("--lookahead-keep", "Share of the slow weights kept by the last pull",
           number(in(&C::lookahead_keep), below_one())).identifies(440, false, "0.7738").changeable(),
-      Row("--lookahead-power", "Power of the elapsed time that multiplies it",
+      Row("--lookahead-power", "Power of the elapsed share of the run in the pull",
           number(in(&C::lookahead_power), between(0.0, 100.0))).identifies(450, false, "3").changeable(),
       Row("--lookahead-steps", "Last steps before the tail that have lookahead",
           number(in(&C::lookahead_steps), at_least(0))).word("all").identifies(460, false, "0"),

@@ -25,6 +25,8 @@ config::TrainConfig check_config(config::TrainConfig config) {
   config.final_lr_share = plain.final_lr_share;
   config.lr_scaling = plain.lr_scaling;
   config.warmup_epochs = plain.warmup_epochs;
+  config.lookahead_steps = plain.lookahead_steps;
+  config.tail_epochs = plain.tail_epochs;
   config.aggregation = plain.aggregation;
   config.shuffle = data::Shuffle::shard;
   config.summary_every = 1;  // for the images

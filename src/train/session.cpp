@@ -121,8 +121,8 @@ void build_steps(SessionState& state) {
       next.text = concat(plan.config.local.steps, " steps of each rank between averagings");
     } else {
       next.step = step::plan_step(state.context(), concurrent, next.image_size);
-      const Extent& input = state.device.tower_for(next.image_size).input();
-      next.text = concat("images of ", input.height, 'x', input.width);
+      const model::NetSpec& net = next.image_size == 0 ? plan.network.net : plan.smaller.at(next.image_size);
+      next.text = concat("images of ", net.input.height, 'x', net.input.width);
     }
     programs.later.push_back(std::move(next));
   }

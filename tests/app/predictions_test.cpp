@@ -103,7 +103,7 @@ TEST_F(Programs, ShowTheViewsThatAreAskedFor) {
   EXPECT_EQ(read_file(file("six_1.csv")), read_file(file("six_2.csv")));
   expect_refusal(run_command(eval + "--views 3"), 2, "--views");
   expect_refusal(run_command(eval + "--views 2 --export-onnx " + file("a.onnx")), 2, "--views");
-  expect_refusal(run_command(kTrain + small("never") + " --views 4"), 2, "--views must be one of 1, 2, 6");
+  expect_refusal(run_command(kTrain + small("never") + " --views 4"), 2, "--views: must be one of 1, 2, 6");
 }
 
 TEST_F(Programs, RefusePredictionsThatTheyCannotWrite) {

@@ -182,6 +182,8 @@ TEST_F(EvaluatorOfRun, ShowsTheViewsOfTheOptionInTrainingToo) {
   EvaluationConfig evaluation;
   evaluation.data = c.data;
   evaluation.views = 6;
+  evaluation.batch_size = c.batch_size;  // for the same bits of the probabilities, as the next
+  evaluation.threads = c.threads;
   const Evaluation found =
       evaluate_checkpoint(evaluation, run::checkpoint_path(c.run_dir, 2), world(), platform, heart_);
   on_rank_zero([&] { EXPECT_EQ(found.record, run::read_evaluation(c.run_dir + "/evaluation.h5")); });

@@ -6,10 +6,8 @@ set -euo pipefail
 
 # A checkout with the real script, but for the sums of archives that the tests make, and a CMake that notes what it is asked for.
 clone="$here/a clone" sources="$here/the archives" prefix="$here/a prefix"
-mkdir -p "$clone/env" "$sources" tree/library/{include/toml++,src/cpu/x64/{rnn,injectors}}
+mkdir -p "$clone/env" "$sources" tree/library/include/toml++
 touch tree/library/include/toml++/toml.h
-kernels=(cpu_rnn_list x64/injectors/jit_uni_eltwise_injector x64/jit_brgemm_conv)
-for file in "${kernels[@]}" ref_deconvolution x64/jit_uni_eltwise x64/rnn/utils; do touch "tree/library/src/cpu/$file.cpp"; done
 script=$clone/env/build_deps.sh
 edits=()
 for file in CLI11-2.1.2 fmt-9.1.0 tomlplusplus-3.4.0 oneDNN-3.7.3 googletest_1.12.1.orig; do
@@ -51,13 +49,11 @@ BuildsWhatCMakeDoesNotFindAndNothingElse() {
 
 BuildsOfOneDnnWhatTheCpuBackendUses() {
   lacks='onednn' broken=1 ends_with 1 "$script" --prefix "$prefix" --deps "$sources"
-  local used enabled left
+  local used enabled
   used=$(cat "$root"/src/cpu/*.cpp | grep -oE 'dnnl::(([a-z_]+)_(forward|backward)|matmul|reorder|sum|concat|binary|reduction)' |
     sed 's/dnnl:://; s/_forward//; s/_backward//' | tr "[:lower:]" "[:upper:]" | sort -u | paste -sd ';')
   enabled=$(sed -n 's/.*cmake -S .*DONEDNN_ENABLE_PRIMITIVE=\([A-Z_;]*\).*/\1/p' "$calls")
   [ "$enabled" = "$used" ] || fail "src/cpu uses $used, enabled is $enabled"
-  left=$(cd "$clone/build-deps/onednn/source/library/src/cpu" && find . -name '*.cpp' | sed 's/^..//; s/.cpp$//' | sort)
-  [ "$left" = "$(printf '%s\n' "${kernels[@]}" | sort)" ] || fail "compiles: $left"
 }
 
 LooksForTheTestsLibraryAndOneDnnWhenAsked() {

@@ -414,7 +414,8 @@ TEST_F(ServedRun, RefusesServersWithoutWorkers) {
                 concat("--aggregate ", c.aggregation.pushes, " waits for more gradients than"),
                 [&] { start(c); });
   c.servers = world().size();
-  expect_agreed(ErrorKind::usage, concat("--servers ", c.servers, " of ", c.servers, " ranks leaves none"),
+  expect_agreed(ErrorKind::usage,
+                concat("--servers ", c.servers, " of ", c.servers, " ranks leaves no rank to compute"),
                 [&] { start(c); });
 }
 
