@@ -90,7 +90,7 @@ TEST(ImageFolder, IsRefusedInASentence) {
   put(dir, "lines/b\033[2J/1.png");
   expect_refused(dir / "lines", {"control character"});
   std::string deep = "deep/a/";
-  for (int i = 0; i < 5; ++i) deep += std::string(200, 'x') + "/";
+  for (int i = 0; i < 5; ++i) deep.append(200, 'x').append("/");
   put(dir, deep + "1.png");
   put(dir, "deep/b/1.png");
   expect_refused(dir / "deep", {"has more than 1000 bytes"});
