@@ -66,7 +66,7 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values("--model tutorial", "--model resnet20 --input-size 28",
                     "--model resnet20 --normalize image --input-size 24",
                     "--model resnet18 --input-size 8 --batch-size 8 --steps 12 --lr 0.01",
-                    "--model fast94 --input-size 18 --warmup-epochs 0.5"));
+                    "--model fast94 --input-size 18 --image-size full --warmup-epochs 0.5"));
 
 TEST_F(Programs, RefuseToExportWhatTheyCannot) {
   expect_refusal(run_command(kEval + " " + file("none") + " --export-onnx " + file("a.onnx")), 4,

@@ -144,7 +144,7 @@ Params initial_params(const model::ParamTable& table, std::uint64_t seed) {
 }
 
 std::vector<Array> forward(const model::NetSpec& net, const Params& params, const Array& x, int batch,
-                           const Rounding& round, Statistics statistics) {
+                           const Rounding& round, Statistics statistics, Addends addends) {
   const model::ParamTable table = model::make_param_table(net);
   assert(params.size() == table.size());
   const std::size_t last = net.operations.size() - 1;
@@ -155,8 +155,8 @@ std::vector<Array> forward(const model::NetSpec& net, const Params& params, cons
     Array y = std::visit(ForwardLayer{table, params, inputs, {i, net.input_of(i), batch}, statistics},
                          net.operations[i].layer);
     const bool logits = net.operations[i].output == net.logits();
-    // the kernels add to the output of a BatchNorm before they round
-    const bool added = std::holds_alternative<model::BatchNorm>(net.operations[i].layer) && i < last &&
+    const bool added = addends == Addends::exact &&
+                       std::holds_alternative<model::BatchNorm>(net.operations[i].layer) && i < last &&
                        std::holds_alternative<model::Add>(net.operations[i + 1].layer);
     const bool exact =
         i == last || added || (logits && std::holds_alternative<model::Linear>(net.operations[i].layer));

@@ -477,7 +477,10 @@ inline void expect_reference(LayerBackend& on, const LayerCase& c, engine::Preci
   const model::Value output{run.output.id - 1};
   const double grad_units = c.terms.grad_units > 0.0 ? c.terms.grad_units : c.terms.fp32_units;
 
-  const auto activations = reference::forward(net, params, run.x, c.batch, round);
+  // The CPU adds in the pass that normalizes.
+  const auto addends = gpu ? reference::Addends::rounded : reference::Addends::exact;
+  const auto activations =
+      reference::forward(net, params, run.x, c.batch, round, reference::Statistics::of_batch, addends);
   compare(run.y(), activations[output.id - 1], c.terms.fp32_units, "output");
   reference::Gradients wanted =
       reference::backward(net, table, params, run.x, activations, output, run.grad_y, c.batch, round);
@@ -505,7 +508,7 @@ inline void expect_reference(LayerBackend& on, const LayerCase& c, engine::Preci
 
   run.run(run.evaluate_program(), engine::RunnerKind::audit);
   const auto evaluated =
-      reference::forward(net, params, run.x, c.batch, round, reference::Statistics::running);
+      reference::forward(net, params, run.x, c.batch, round, reference::Statistics::running, addends);
   compare(run.y(), evaluated[output.id - 1], c.terms.fp32_units, "output in evaluation");
 }
 
