@@ -249,7 +249,7 @@ def paragraph(study):
     settings, program = study["settings"], study["program"] or "cifar_mpi"
     text = (f"Measured with cifar_mpi {program} and its tools/study on {len(settings['hosts'])} nodes with {settings['ranks']} ranks "
             f"each ({study['backend'] or 'backend unknown'}), model {settings['model']}, {settings['batch_size']} images per rank. "
-            "Figures are medians with 95 % intervals of the median over launches in random order. ")
+            "Figures are medians with 95 % intervals of the median over launches in random order; of fewer than 6 launches, ranges. ")
     for mode, rows in study["scaling"].items():
         if len(rows) > 1:
             last = rows[-1]

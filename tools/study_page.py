@@ -128,7 +128,7 @@ def page(study, style):
              "backend": study["backend"], "commit of the tool": settings.get("commit"), "begun": settings.get("began"),
              "command": settings.get("command")}
     listed = "".join(f"<dt>{escape(name)}</dt><dd>{escape(str(value))}</dd>" for name, value in facts.items() if value is not None)
-    everything = table_html(["metric", "median and 95 % interval", "unit", "values"],
+    everything = table_html(["metric", "median and 95 % interval (of fewer than 6 values: their range)", "unit", "values"],
                             [[name, spread(found), found["unit"], str(found["n"])] for name, found in study["metrics"].items()])
     return ('<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">\n'
             f"<title>Study of {len(settings['hosts'])} nodes</title><style>\n{css}\n"
