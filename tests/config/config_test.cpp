@@ -432,6 +432,15 @@ TEST(LookaheadRule, EndsWhereTheTailBegins) {
                [&] { lookahead_rule(config, sizes, 1000); });
 }
 
+TEST(RunFingerprintOfAConfig, HasAPlaceOfItsOwnForEachOption) {
+  std::map<int, std::string> taken;
+  for (const Option& option : options()) {
+    if (option.identity.place == 0) continue;
+    const auto [at, is_new] = taken.emplace(option.identity.place, option.name);
+    EXPECT_TRUE(is_new) << option.name << " has the place of " << at->second;
+  }
+}
+
 TEST(RunFingerprintOfAConfig, SpellsNumbersSoThatTheyReadBack) {
   for (const double rate : {0.1, 1e-310, 5e-324, 0.30000000000000004, 1e9}) {
     const RunFingerprint items =
