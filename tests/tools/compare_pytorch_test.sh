@@ -26,8 +26,16 @@ HoldsTheProgramAgainstTheBestVariantOfEachRound() {
   run 0
   says 'PyTorch 0.0; resnet20, fp32, batch 128, 1 x 1 thread(s); images/s'
   says 'ratio to the best of each round    1.50 (1.50 to 1.50)'
-  says 'cifar_mpi                          300 (300 to 300)   62.5 (62.5 to 62.5) % of what FMA and memory allow'
+  says 'cifar_mpi                          300 (300 to 300)   62.5 (62.5 to 62.5) % of the roofline'
   grep -q '^bench step .*--model resnet20 .*--threads 1 --precision fp32' "$calls" || fail "the program was called so: $(cat "$calls")"
+}
+
+ComparesOnAGpu() {
+  programs
+  run 0 --device cuda --model tutorial --precision bf16
+  says 'PyTorch 0.0; tutorial, bf16, batch 128, one GPU; images/s'
+  says 'channels_last,lrn-conv,compile,pad8 150'
+  grep -q '^bench step --device cuda .*--precision bf16' "$calls" || fail "the program was called so: $(cat "$calls")"
 }
 
 LeavesSlowVariantsOutAfterTheFirstRound() {
@@ -54,6 +62,9 @@ RefusesNonsense() {
   run 2 --threads 0
   run 2 --ranks 3
   says '--batch-size 128 must be a multiple of --ranks 3'
+  run 2 --device cuda --ranks 2
+  says 'there is one rank, on one GPU'
+  run 2 --device cuda --variants no-mkldnn
   run 2 --variants nchw,fast
   says "'fast' is not one of"
   ends_with 2 "$compare" --bench "$here/nothing"

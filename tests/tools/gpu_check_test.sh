@@ -119,6 +119,15 @@ RunsTheProgramOnSeveralRanks() {
   [ "$(grep -c 'mpirun -np 8 .*ranks8 .*--summary-every 3' "$calls")" = 2 ] || fail 'the run of 8 ranks is not resumed'
 }
 
+RunsProgramsThatWereBuiltElsewhere() {
+  ends_with 0 "${gpu_check[@]}" --no-build --only kernels
+  ! grep -q '^cmake' "$calls" || fail 'built all the same'
+  grep -qE '^kernels +ok' said || fail 'did not check them'
+  rm "$folder/tests/test_cuda_ranks"
+  ends_with 2 "${gpu_check[@]}" --no-build --only kernels
+  says "there is no $folder/tests/test_cuda_ranks"
+}
+
 RunsThePartsThatAreAskedFor() {
   ends_with 0 "${gpu_check[@]}" --only build
   [ "$(grep -cvE '^(cmake|nvidia-smi)' "$calls")" = 0 ] || fail "it also ran: $(cat "$calls")"
