@@ -59,12 +59,12 @@ __global__ void end(Advance work) {
 
 __global__ void add_one(std::uint64_t* counter) { ++*counter; }
 
-/// Ends the delay even if the clock stands still; a turn takes at least 10 ns.
-constexpr int kMostTurns = 100'000;
-
-__global__ void delay() {
+/// A turn takes at least 10 ns, so `turns` ends the hold even if the clock stands still.
+__global__ void wait_in_stream(Hold hold, std::uint64_t turns) {
+  const volatile std::uint32_t* const opened = hold.opened;
   const std::uint64_t begin = device_nanoseconds();
-  for (int turn = 0; turn < kMostTurns && device_nanoseconds() - begin < kDelayNanoseconds; ++turn) {
+  for (std::uint64_t turn = 0; turn < turns && device_nanoseconds() - begin < hold.limit_ns; ++turn) {
+    if (opened != nullptr && *opened >= hold.ticket) return;
   }
 }
 
@@ -94,6 +94,8 @@ const char* missing_code() {
   return cudaGetErrorString(status);
 }
 
-void enqueue_delay_kernel(cudaStream_t stream) { launch("delay", stream, {1, 1}, delay); }
+void hold_stream(cudaStream_t stream, const Hold& hold) {
+  launch("hold", stream, {1, 1}, wait_in_stream, hold, hold.limit_ns / 10);
+}
 
 }  // namespace cifar_mpi::cuda

@@ -61,12 +61,12 @@ void count_up(cudaStream_t stream, std::uint64_t* counter);
 /// Empty if this binary has code for the current device, else the runtime's message.
 const char* missing_code();
 
-/// Longer than the host takes to enqueue the few kernels of a task (3 to 6 µs each).
-constexpr std::uint64_t kDelayNanoseconds = 25'000;
-
-/// Keeps the stream busy for about kDelayNanoseconds. On an idle stream, the time between two events includes the time
-/// that the host takes to enqueue the measured kernels. Enqueued before the first event, the delay lets the device reach
-/// the events when all kernels are enqueued, so only the device's own time is measured. Enqueues and returns.
-void enqueue_delay_kernel(cudaStream_t stream);
+/// Holds the stream until *opened is at least `ticket`, at most for `limit_ns`. hold_stream enqueues and returns.
+struct Hold {
+  const std::uint32_t* opened = nullptr;  ///< pinned host memory; null: holds for limit_ns
+  std::uint32_t ticket = 0;
+  std::uint64_t limit_ns = 0;
+};
+void hold_stream(cudaStream_t stream, const Hold& hold);
 
 }  // namespace cifar_mpi::cuda

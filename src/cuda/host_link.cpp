@@ -62,6 +62,17 @@ void RecordRing::deliver(std::uint64_t done) {
   }
 }
 
+void Gate::close(cudaStream_t stream, std::size_t tasks) {
+  constexpr std::uint64_t kLimitNanoseconds = 1'000'000;
+  if (opened_.size() == 0) opened_ = allocate_pinned(sizeof(std::uint32_t));
+  hold_stream(stream, {opened_.as<std::uint32_t>(), ++tickets_, kLimitNanoseconds * tasks});
+}
+
+void Gate::open() {
+  if (opened_.size() == 0) return;
+  std::atomic_ref<std::uint32_t>(*opened_.as<std::uint32_t>()).store(tickets_, std::memory_order_release);
+}
+
 const int* HostLink::request_word(const std::atomic<int>* source) {
   for (const RequestWord& word : words_) {
     if (word.source == source) return word.word.as<const int>();

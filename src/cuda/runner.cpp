@@ -12,6 +12,7 @@
 #include "cuda/check.hpp"
 #include "cuda/control.hpp"
 #include "cuda/device_runner.hpp"
+#include "cuda/host_link.hpp"
 #include "engine/audit.hpp"
 
 namespace cifar_mpi::cuda {
@@ -58,11 +59,11 @@ class SerialRunner final : public DeviceRunner {
 
   /// Returns the seconds that it took.
   double run_on_device(const Instruction& line) {
-    // The stream is idle, so without the delay the clock would run while the host enqueues.
-    enqueue_delay_kernel(stream(line.lane));
+    device_.link().gate.close(stream(line.lane), 1);
     check(cudaEventRecord(begin_.get(), stream(line.lane)), "starting the clock");
     start(line);
     check(cudaEventRecord(end_.get(), stream(line.lane)), "stopping the clock");
+    device_.link().gate.open();
     wait_for(end_, concat("running '", task(line.target).name, "'"));
     float milliseconds = 0.0f;
     check(cudaEventElapsedTime(&milliseconds, begin_.get(), end_.get()), "reading the clock");
@@ -97,7 +98,8 @@ class LanesRunner : public DeviceRunner {
 
   /// Begins a replay: all lanes wait for the work enqueued on the compute lane.
   void fork() {
-    if (recording()) hold_back();
+    // else the times would contain what the host takes to enqueue the replay
+    if (recording()) device_.link().gate.close(stream(kCompute), program_.tasks().size());
     check(cudaEventRecord(fork_.get(), stream(kCompute)), "setting a mark");
     for (engine::LaneId lane = 1; lane < program_.lanes(); ++lane) wait_for_event(lane, fork_);
   }
@@ -108,6 +110,7 @@ class LanesRunner : public DeviceRunner {
       check(cudaEventRecord(join.get(), stream(lane)), "setting a mark");
       wait_for_event(kCompute, join);
     }
+    device_.link().gate.open();
   }
   void set(engine::LaneId lane, engine::MarkId mark) const {
     check(cudaEventRecord(marks_[static_cast<std::size_t>(mark)].get(), stream(lane)), "setting a mark");
@@ -125,14 +128,6 @@ class LanesRunner : public DeviceRunner {
       if (line.op == Op::run && !skips(line.target)) start(line);
     }
     join();
-  }
-
-  /// Delays the device until the replay is enqueued: else the times would contain the time that the host takes for
-  /// that, and a graph takes none.
-  void hold_back() const {
-    constexpr std::uint64_t kPerTask = 20'000;  // ns; a few kernels and two events
-    const std::uint64_t delays = kPerTask * program_.tasks().size() / kDelayNanoseconds + 1;
-    for (std::uint64_t i = 0; i < delays; ++i) enqueue_delay_kernel(stream(kCompute));
   }
 
   void wait_for_event(engine::LaneId lane, const Event& event) const {
@@ -183,7 +178,9 @@ class HostLanesRunner final : public LanesRunner {
         moved = advance(queue) || moved;
         done = done && queue.done();
       }
-      if (!moved && !done) give_way();
+      if (moved || done) continue;
+      device_.link().gate.open();
+      give_way();
     }
     join();
   }

@@ -10,7 +10,7 @@ namespace cifar_mpi::cuda {
 
 /// A runner for programs of this backend: one stream per lane, events for marks. The device must outlive it.
 ///
-///   serial  waits for every task and measures its time on the device, after a delay kernel (control.hpp)
+///   serial  waits for every task and measures its time on the device, as a Gate leaves it (control.hpp)
 ///   lanes   enqueues the list in each replay
 ///   graph   does the same in the first call, which loads every kernel and opens NCCL's connections. Later calls
 ///           launch a graph of as many replays as they are asked for, which is captured when that number comes first.

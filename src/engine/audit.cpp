@@ -12,13 +12,14 @@ namespace {
 
 constexpr int kPoison = 0xFF;
 
-/// Sorted ranges without overlaps; empty ones are dropped.
+/// Sorted ranges without overlaps; empty ones are dropped. Ranges that only touch stay apart: they may be of two
+/// allocations, and CUDA copies no range of more than one.
 std::vector<Bytes> merged(std::vector<Bytes> ranges) {
   std::sort(ranges.begin(), ranges.end(), [](const Bytes& a, const Bytes& b) { return a.begin < b.begin; });
   std::vector<Bytes> result;
   for (const Bytes& range : ranges) {
     if (range.size == 0) continue;
-    if (result.empty() || range.begin > result.back().end()) {
+    if (result.empty() || range.begin >= result.back().end()) {
       result.push_back(range);
     } else if (range.end() > result.back().end()) {
       result.back().size = static_cast<std::size_t>(range.end() - result.back().begin);

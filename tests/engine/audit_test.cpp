@@ -1,7 +1,10 @@
+#include "engine/audit.hpp"
+
 #include <gtest/gtest.h>
 
 #include <array>
 #include <cmath>
+#include <cstring>
 #include <memory>
 #include <numeric>
 #include <stdexcept>
@@ -106,6 +109,28 @@ TEST(AuditRunner, WatchesUntilALateTaskIsDone) {
   const auto runner = t.runner(late_task(
       "late liar", {}, {}, [&] { t.x[5] = 1.0f; }, [] { return 3; }));
   EXPECT_TRUE(contains(thrown_text<std::logic_error>([&] { runner->replay(); }), "byte 20 of region 0"));
+}
+
+/// Regions with consecutive addresses may be two allocations, and CUDA copies no range of more than one.
+TEST(Audit, CopiesNoRangeOfTwoRegions) {
+  std::array<float, 16> memory{};
+  const std::array regions = {bytes_of(memory.data(), 8), bytes_of(memory.data() + 8, 8)};
+  StepProgram program("audited");
+  program.run(kCompute, inline_task("task", {}, {bytes_of(memory.data() + 15, 1)}, [] {}));
+  program.finalize();
+  int copies = 0;
+  Audit audit(program, {regions.begin(), regions.end()},
+              [&](std::byte* dst, const std::byte* src, std::size_t bytes) {
+                for (const std::byte* const begin : {static_cast<const std::byte*>(dst), src}) {
+                  const bool crosses = begin < regions[1].begin && begin + bytes > regions[1].begin;
+                  EXPECT_FALSE(crosses && begin >= regions[0].begin);
+                }
+                std::memcpy(dst, src, bytes);
+                ++copies;
+              });
+  audit.before(0);
+  audit.after(0);
+  EXPECT_GT(copies, 4);
 }
 
 TEST(AuditRunner, TakesOverlappingRegionsAndDeclarationsBeyondThem) {
