@@ -1,4 +1,3 @@
-#include <cstdlib>
 #include <span>
 #include <string>
 #include <utility>
@@ -53,10 +52,9 @@ std::string take_checkpoint(const std::string& path) {
   config::Sizes sizes;
   sizes.global_batch = 12;
   train::require_possible(checkpoint.progress, path, {}, sizes);
-  for (const auto& [name, value] : checkpoint.progress.resolved) {
-    if (name == "ranks" && checkpoint.progress.batches.empty())
-      run::shard_change(40, 12, checkpoint.progress.step, std::atoi(value.c_str()), 2);
-  }
+  const auto ranks = find_number(checkpoint.progress.resolved, "ranks");
+  if (ranks && checkpoint.progress.batches.empty())
+    run::shard_change(40, 12, checkpoint.progress.step, static_cast<int>(*ranks), 2);
   run::StartRequest asked;
   asked.fingerprint = {{"model", "tutorial"}, {"--lr", "0.1"}};
   asked.may_differ = {"--lr"};
