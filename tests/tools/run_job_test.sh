@@ -96,6 +96,12 @@ FindsTheCheckoutByTheJobFile() {
   says "no jobs/run.sh in '', '', '$here'; set CIFAR_MPI_ROOT"
   SLURM_SUBMIT_DIR=$root ends_with 0 bash spool/slurm_script --run-dir run
   CIFAR_MPI_ROOT=$root ends_with 0 bash spool/slurm_script --run-dir run
+  local file
+  for file in "$root"/jobs/*.slurm; do
+    cp "$file" spool/slurm_script
+    ends_with 2 bash -c 'bash spool/slurm_script >printed'
+    [ ! -s printed ] || fail "${file##*/} prints its error on the standard output"
+  done
 }
 
 GivesEachRankOneGpuWhateverAskedForThem() {
