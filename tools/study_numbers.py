@@ -142,8 +142,9 @@ def judge_pairs(lines, hosts, problems, metrics):
     of_node = {node: [pair for pair in shares if node in pair] for node in hosts}
     whole = [node for node, own in of_node.items() if len(own) > 1 and all(pair in slow for pair in own)]
     for node in whole:
-        share = statistics.median(x for pair in of_node[node] for x in shares[pair])
-        problems.append(f"The link of {node} is slow: {percent(share)} of the usual bandwidth, to each of {len(of_node[node])} other nodes.")
+        own = of_node[node]
+        share = statistics.median(x for pair in own for x in shares[pair])
+        problems.append(f"The link of {node} is slow: {percent(share)} of the usual bandwidth, to each of {len(own)} other nodes.")
     problems += [f"The link between {a} and {b} is slow: {percent(statistics.median(shares[a, b]))} of the usual bandwidth."
                  for a, b in slow if a not in whole and b not in whole]
     return pairs
@@ -289,7 +290,8 @@ def summarize(settings, lines):
     study = {"format": FORMAT, "version": VERSION, "settings": settings, "program": steps[0]["program"] if steps else None,
              "backend": steps[0]["backend"] if steps else None,
              "lost": [line["node"] for line in newest.values() if line["part"] == "lost" and "error" in line],
-             "nodes": judge_nodes(part["node"], problems, metrics), "pairs": judge_pairs(part["pair"], settings["hosts"], problems, metrics),
+             "nodes": judge_nodes(part["node"], problems, metrics),
+             "pairs": judge_pairs(part["pair"], settings["hosts"], problems, metrics),
              "sums": judge_sums(part["sums"], problems, metrics), "scaling": judge_scaling(part["scaling"], settings, metrics),
              "accuracy": judge_accuracy(part["accuracy"], settings, metrics), "energy": judge_energy(part["accuracy"], metrics)}
     study.update(problems=problems, metrics=metrics)

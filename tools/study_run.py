@@ -22,8 +22,7 @@ import study_page
 ROOT = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
 SETTINGS = ["hosts", "nodes", "ranks", "model", "device", "threads", "batch_size", "global_batch", "seconds", "rounds", "sizes", "train",
             "target", "apart"]  # what a resumed study must share with its first start
-RAW_VERSION = 1
-SHOWN_AFTER_S = 60  # NFS: how long a client may believe its cache (acdirmax)
+RAW_VERSION, SHOWN_AFTER_S = 1, 60  # of raw.jsonl; how long an NFS client may believe its cache (acdirmax)
 
 
 def fail(text, status=2):
@@ -84,8 +83,7 @@ class Launcher:
         return said
 
     def end(self, child):
-        """Ends a launch and what is left of its group, in a limited time: a process that cannot be killed, or one of another group
-        that holds the pipe, is left."""
+        """Ends a launch and its group in a limited time; leaves a process of another group that holds the pipe."""
         child.terminate()
         late = time.monotonic() + self.GRACE_S
         while child.poll() is None and time.monotonic() < late:
@@ -94,10 +92,9 @@ class Launcher:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)
         if not child.stdout.closed:
-            try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 child.communicate(timeout=self.GRACE_S)
-            except subprocess.TimeoutExpired:
-                child.stdout.close()
+            child.stdout.close()
 
     def stop(self):
         with self.lock:
@@ -201,8 +198,7 @@ class Study:
                 future.result()
 
     def json_of(self, name, program):
-        """The program with --json of a file of that name, and how to read it. Each file has a name that was never looked up, because
-        NFS remembers for up to a minute that a name did not exist."""
+        """The program with --json of a new file, and how to read it. NFS may remember for a minute that a name did not exist."""
         path = os.path.join(self.args.out, f".{re.sub('[^A-Za-z0-9]+', '_', name)}_{os.getpid()}_{next(self.numbers)}.json")
 
         def read(_):

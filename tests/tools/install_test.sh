@@ -1,6 +1,6 @@
 #!/bin/bash
-# install_test.sh BUILD SENTENCE: the files that BUILD and the packages install. shellcheck disable=SC2013,SC2016  #
-# words without blanks; text for another shell
+# shellcheck disable=SC2013,SC2016  # words without blanks; text for another shell
+# install_test.sh BUILD SENTENCE: the files that BUILD and the packages install.
 set -euo pipefail
 build=$1
 # shellcheck source=tests/tools/check.sh
