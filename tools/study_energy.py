@@ -29,6 +29,8 @@ class Rapl:
     def __init__(self, root, unread):
         self.joules, self.last = 0.0, {}
         for zone in sorted(glob.glob(f"{root}/*:*")):
+            if "/intel-rapl-mmio:" in zone and os.path.exists(zone.replace("/intel-rapl-mmio:", "/intel-rapl:")):
+                continue  # the same counter, read from memory instead of a register
             try:
                 with open(f"{zone}/name", encoding="ascii") as file:
                     name = file.read().strip()

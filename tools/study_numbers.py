@@ -3,7 +3,7 @@ import math
 import statistics
 from collections import defaultdict
 
-FORMAT, VERSION = "cifar_mpi study", 1
+FORMAT, VERSION = "cifar_mpi study", 2
 SMALLEST = 6  # of fewer values, the range from least to most is no 95 % interval of the median
 # Of what a node is measured by: the unit, whether more is better, and the share by which all its rounds must be worse than the
 # median of the other nodes before it is named.
@@ -123,7 +123,7 @@ def judge_nodes(lines, problems, metrics):
     return nodes
 
 
-def judge_pairs(lines, problems, metrics):
+def judge_pairs(lines, hosts, problems, metrics):
     """A pair is slow if in every round it has less than SLOW_LINK of the usual: the median, over nodes, of a node's best pair."""
     rounds, pairs = defaultdict(dict), {}
     for line in lines:
@@ -138,38 +138,44 @@ def judge_pairs(lines, problems, metrics):
         pairs[name] = {"bandwidth_gbit_s": interval([r["bandwidth_gbit_s"] for r in results]),
                        "latency_us": interval([r["message_us"][0] for r in results])}
         metrics[f"pair {name}: bandwidth"] = {"unit": "Gbit/s", **pairs[name]["bandwidth_gbit_s"]}
-    slow = {pair for pair, values in shares.items() if max(values) < SLOW_LINK}
-    for node in sorted({node for pair in slow for node in pair}):
-        own = [pair for pair in shares if node in pair]
-        if len(own) > 1 and slow.issuperset(own):
-            share = statistics.median(x for pair in own for x in shares[pair])
-            problems.append(f"The link of {node} is slow: {percent(share)} of the usual bandwidth, to each of {len(own)} other nodes.")
-            slow -= set(own)
+    slow = [pair for pair, values in shares.items() if max(values) < SLOW_LINK]
+    of_node = {node: [pair for pair in shares if node in pair] for node in hosts}
+    whole = [node for node, own in of_node.items() if len(own) > 1 and all(pair in slow for pair in own)]
+    for node in whole:
+        own = of_node[node]
+        share = statistics.median(x for pair in own for x in shares[pair])
+        problems.append(f"The link of {node} is slow: {percent(share)} of the usual bandwidth, to each of {len(own)} other nodes.")
     problems += [f"The link between {a} and {b} is slow: {percent(statistics.median(shares[a, b]))} of the usual bandwidth."
-                 for a, b in sorted(slow)]
+                 for a, b in slow if a not in whole and b not in whole]
     return pairs
 
 
 def judge_sums(lines, problems, metrics):
-    rows = defaultdict(list)
+    """Of the nodes of the last launch: times over other nodes, such as those before a node died, are others."""
+    rows, wrong = defaultdict(list), set()
     for line in lines:
         for row in line["result"]:
-            rows[row["bytes"], row["algorithm"]].append(row)
+            key = row["bytes"], row["algorithm"]
+            if row["wrong"]:
+                wrong.add(key)
+            if line["nodes"] == lines[-1]["nodes"]:
+                rows[key].append(row)
     table = []
     for (size, algorithm), found in sorted(rows.items()):
         median = interval([row["median_us"] for row in found])
         of_mpi = [row["median_us"] / row["mpi_allreduce_us"] for row in found if row.get("mpi_allreduce_us")]
-        table.append({"bytes": size, "algorithm": algorithm, "median_us": median, "p99_us": max(row["p99_us"] for row in found),
+        table.append({"bytes": size, "algorithm": algorithm, "nodes": len(lines[-1]["nodes"]), "median_us": median,
+                      "p99_us": max(row["p99_us"] for row in found),
                       "busbw_gb_s": statistics.median(row["busbw_gb_s"] for row in found),
                       "of_mpi": statistics.median(of_mpi) if of_mpi else None})
         metrics[f"all-reduce {algorithm}, {size} bytes"] = {"unit": "us", **median}
-        if any(row["wrong"] for row in found):
-            problems.append(f"The all-reduce {algorithm} of {size} bytes gave wrong sums.")
+    problems += [f"The all-reduce {algorithm} of {size} bytes gave wrong sums." for size, algorithm in sorted(wrong)]
     return table
 
 
 def judge_scaling(lines, settings, metrics):
-    """Efficiency = images/s per node over that on the fewest nodes; its part of communication = step without all-reduces over step."""
+    """Efficiency = images/s per node over that on the fewest nodes; communication = share of a step that it takes less without
+    all-reduces."""
     points = by(lines, "nodes", "batch")
     scaling = {}
     for mode in ("strong", "weak"):
@@ -181,7 +187,7 @@ def judge_scaling(lines, settings, metrics):
                 continue
             speed = interval([r["images_per_s"][1] for r in results])
             metrics[f"{mode} scaling, {nodes} nodes"] = {"unit": "images/s", **speed}
-            talk = statistics.median(r["alone_ms"][1] / r["step_ms"][1] if "alone_ms" in r else 1.0 for r in results)
+            talk = statistics.median(1.0 - r["alone_ms"][1] / r["step_ms"][1] if "alone_ms" in r else 0.0 for r in results)
             first = rows[0] if rows else {"nodes": nodes, "images_per_s": speed}
             efficiency = speed["median"] / nodes / (first["images_per_s"]["median"] / first["nodes"])
             rows.append({"nodes": nodes, "ranks": nodes * settings["ranks"], "batch_per_rank": batch, "images_per_s": speed,
@@ -195,7 +201,7 @@ def verdict(mode, efficiency, talk, before):
         return "the reference"
     if efficiency >= 0.9:
         return "scales well"
-    if talk < math.sqrt(efficiency):
+    if 1.0 - talk < math.sqrt(efficiency):
         return "communication that the step does not hide costs most"
     return "ranks compute less efficiently on smaller batches" if mode == "strong" else "ranks compute more slowly than on fewer nodes"
 
@@ -227,11 +233,17 @@ def judge_energy(lines, metrics):
     """Joules per image and to the target, of runs whose nodes could all be read."""
     if not lines:
         return None
-    readings = [reading for line in lines for reading in line["result"]["energy"]]
-    unread = sorted({f"{r['host']}: {text}" for r in readings for text in r["unread"]})
-    whole = [line["result"] for line in lines if line["result"]["energy"] and
-             all(r["joules"] is not None for r in line["result"]["energy"])]
-    result = {"unread": unread or ([] if readings else ["no node reported its energy"])}
+    runs = [line["result"] for line in lines]
+    unread = sorted({f"{r['host']}: {text}" for run in runs for r in run["energy"] for text in r["unread"]})
+    whole = []
+    for run in runs:
+        energy, machines = run["energy"], run.get("machines", 1)
+        if len(energy) < machines:
+            others = "; these did: " + ", ".join(reading["host"] for reading in energy) if energy else ""
+            unread.append(f"{machines - len(energy)} of {machines} nodes printed no energy{others}")
+        elif all(reading["joules"] is not None for reading in energy):
+            whole.append(run)
+    result = {"unread": list(dict.fromkeys(unread))}
     joules = [sum(r["joules"] for r in run["energy"]) for run in whole]
     if whole:
         result["joules_per_image"] = interval([j / run["images"] for j, run in zip(joules, whole)])
@@ -278,7 +290,8 @@ def summarize(settings, lines):
     study = {"format": FORMAT, "version": VERSION, "settings": settings, "program": steps[0]["program"] if steps else None,
              "backend": steps[0]["backend"] if steps else None,
              "lost": [line["node"] for line in newest.values() if line["part"] == "lost" and "error" in line],
-             "nodes": judge_nodes(part["node"], problems, metrics), "pairs": judge_pairs(part["pair"], problems, metrics),
+             "nodes": judge_nodes(part["node"], problems, metrics),
+             "pairs": judge_pairs(part["pair"], settings["hosts"], problems, metrics),
              "sums": judge_sums(part["sums"], problems, metrics), "scaling": judge_scaling(part["scaling"], settings, metrics),
              "accuracy": judge_accuracy(part["accuracy"], settings, metrics), "energy": judge_energy(part["accuracy"], metrics)}
     study.update(problems=problems, metrics=metrics)

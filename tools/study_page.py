@@ -34,7 +34,7 @@ def tables(study):
     for mode, rows in study["scaling"].items():
         if rows:
             found.append((f"{mode.capitalize()} scaling", ["nodes", "ranks", "batch per rank", "images/s", "launches", "efficiency",
-                                                           "of communication", "verdict"],
+                                                           "communication", "verdict"],
                           [[str(row["nodes"]), str(row["ranks"]), str(row["batch_per_rank"]), spread(row["images_per_s"]),
                             str(row["images_per_s"]["n"]), percent(row["efficiency"]), percent(row["communication"]), row["verdict"]]
                            for row in rows]))

@@ -1,12 +1,15 @@
 """The measurements of tools/study: starts programs on nodes, and records each as a line of raw.jsonl."""
 import concurrent.futures
+import contextlib
 import datetime
+import itertools
 import json
 import os
 import random
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -19,6 +22,7 @@ import study_page
 ROOT = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
 SETTINGS = ["hosts", "nodes", "ranks", "model", "device", "threads", "batch_size", "global_batch", "seconds", "rounds", "sizes", "train",
             "target", "apart"]  # what a resumed study must share with its first start
+RAW_VERSION, SHOWN_AFTER_S = 1, 60  # of raw.jsonl; how long an NFS client may believe its cache (acdirmax)
 
 
 def fail(text, status=2):
@@ -39,7 +43,9 @@ class Failed(Exception):
 
 
 class Launcher:
-    """Starts programs on nodes; ends them when the study is ended."""
+    """Starts programs on nodes, each in a session of its own; ends them when the study is ended."""
+
+    GRACE_S = 10.0  # from a request to end to the kill, and from there to giving up
 
     def __init__(self, args):
         self.args, self.children, self.lock = args, set(), threading.RLock()
@@ -59,27 +65,36 @@ class Launcher:
 
     def run(self, nodes, program, per_node=None, limit=None):
         command = self.command(nodes, per_node or self.args.ranks, program)
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
-                              stdin=subprocess.DEVNULL, env=self.environment) as child:
+        child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+                                 stdin=subprocess.DEVNULL, env=self.environment, start_new_session=True)
+        with self.lock:
+            self.children.add(child)
+        try:
+            said = child.communicate(timeout=limit)[0]
+        except subprocess.TimeoutExpired:
+            self.end(child)
+            raise Failed(f"no end after {limit:g} s", 124) from None
+        finally:
             with self.lock:
-                self.children.add(child)
-            try:
-                said = child.communicate(timeout=limit)[0]
-            except subprocess.TimeoutExpired:
-                child.terminate()
-                try:
-                    said = child.communicate(timeout=10)[0]
-                except subprocess.TimeoutExpired:
-                    child.kill()
-                    said = child.communicate()[0]
-                raise Failed(f"no end after {limit:g} s", 124) from None
-            finally:
-                with self.lock:
-                    self.children.discard(child)
+                self.children.discard(child)
         if child.returncode:
             own = [line for line in said.splitlines() if re.match(r"cifar_mpi_\w+: ", line)]
             raise Failed(own[-1] if own else f"ended with {child.returncode}: {' '.join(said.split())[-300:]}", child.returncode)
         return said
+
+    def end(self, child):
+        """Ends a launch and its group in a limited time; leaves a process of another group that holds the pipe."""
+        child.terminate()
+        late = time.monotonic() + self.GRACE_S
+        while child.poll() is None and time.monotonic() < late:
+            with contextlib.suppress(subprocess.TimeoutExpired):  # its output must not fill the pipe
+                child.communicate(timeout=0.1)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+        if not child.stdout.closed:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.communicate(timeout=self.GRACE_S)
+            child.stdout.close()
 
     def stop(self):
         with self.lock:
@@ -98,7 +113,7 @@ class Study:
     """The lines of a study, and the measurements that add to them."""
 
     def __init__(self, args):
-        self.args, self.lines, self.lock = args, [], threading.RLock()
+        self.args, self.lines, self.lock, self.numbers = args, [], threading.RLock(), itertools.count()
         self.launcher, self.lost = Launcher(args), set()
         self.raw = os.path.join(args.out, "raw.jsonl")
         settings = {name: getattr(args, name) for name in SETTINGS}
@@ -113,7 +128,7 @@ class Study:
             self.settings = {**settings, "began": now(), "command": shlex.join(sys.argv), "commit": commit()}
             try:
                 os.makedirs(args.out, exist_ok=True)
-                self.append({"format": numbers.FORMAT + " raw", "version": numbers.VERSION, "settings": self.settings})
+                self.append({"format": numbers.FORMAT + " raw", "version": RAW_VERSION, "settings": self.settings})
             except OSError as error:
                 fail(f"{self.raw} cannot be written: {error.strerror}; name another folder with --out")
         self.done = {line["key"] for line in self.lines if "result" in line}
@@ -183,11 +198,11 @@ class Study:
                 future.result()
 
     def json_of(self, name, program):
-        """The program with --json of a file of that name, and how to read it."""
-        path = os.path.join(self.args.out, f".{re.sub('[^A-Za-z0-9]+', '_', name)}.json")
+        """The program with --json of a new file, and how to read it. NFS may remember for a minute that a name did not exist."""
+        path = os.path.join(self.args.out, f".{re.sub('[^A-Za-z0-9]+', '_', name)}_{os.getpid()}_{next(self.numbers)}.json")
 
         def read(_):
-            with open(path, encoding="utf-8") as file:
+            with open_written(path) as file:
                 found = [json.loads(line) for line in file]
             os.unlink(path)
             return found
@@ -304,7 +319,9 @@ class Study:
                    os.path.join(self.args.build, "cifar_mpi_train"), "--model", self.args.model, "--device", self.args.device,
                    "--threads", self.args.threads, "--run-dir", folder, "--seed", str(seed), "--eval-every", "1",
                    *shlex.split(self.args.train)]
-        self.measure("accuracy", nodes, program, lambda said: read_training(folder, self.args.target, said), seed=seed, limit=None)
+        machines = 1 if self.args.grouped else len(nodes)
+        self.measure("accuracy", nodes, program, lambda said: read_training(folder, self.args.target, said, machines), seed=seed,
+                     limit=None)
 
     def write(self):
         study = numbers.summarize(self.settings, self.lines)
@@ -323,9 +340,21 @@ def tournament(nodes):
         circle = [circle[0], circle[-1], *circle[1:-1]]
 
 
-def read_training(folder, target, said):
+def open_written(path):
+    """Opens a file that a node has written. A file system may take a while to show it; opening its folder asks the server again."""
+    for _ in range(SHOWN_AFTER_S):
+        try:
+            return open(path, encoding="utf-8")
+        except FileNotFoundError:
+            time.sleep(1)
+            with contextlib.suppress(OSError):
+                os.listdir(os.path.dirname(path))
+    return open(path, encoding="utf-8")
+
+
+def read_training(folder, target, said, machines):
     """Accuracy in %, and seconds to the target; writes the evaluations in DAWNBench's form."""
-    with open(os.path.join(folder, "metrics.jsonl"), encoding="utf-8") as file:
+    with open_written(os.path.join(folder, "metrics.jsonl")) as file:
         lines = [json.loads(line) for line in file]
     steps = [line for line in lines if "seconds" in line]
     evaluations = [line for line in lines if "test_accuracy" in line]
@@ -340,7 +369,8 @@ def read_training(folder, target, said):
     batch = next(line["global_batch"] for line in lines if "global_batch" in line)
     energy = [json.loads(text) for text in re.findall(r"^cifar_mpi energy: (.*)$", said, re.M)]
     return {"accuracy": rows[-1][2], "seconds": rows[-1][1], "images": evaluations[-1]["step"] * batch,
-            "seconds_to_target": next((seconds for _, seconds, accuracy in rows if accuracy >= target), None), "energy": energy}
+            "seconds_to_target": next((seconds for _, seconds, accuracy in rows if accuracy >= target), None), "energy": energy,
+            "machines": machines}
 
 
 def now():
@@ -363,8 +393,8 @@ def read_raw(path):
         lines = [json.loads(text) for text in texts[:-1]]
     except (OSError, ValueError) as error:
         fail(f"{path} cannot be read: {error}")
-    if not lines or lines[0].get("format") != numbers.FORMAT + " raw" or lines[0].get("version") != numbers.VERSION:
-        fail(f"{path} is not of a study of version {numbers.VERSION}; name another folder with --out")
+    if not lines or lines[0].get("format") != numbers.FORMAT + " raw" or lines[0].get("version") != RAW_VERSION:
+        fail(f"{path} is not of a study of version {RAW_VERSION}; name another folder with --out")
     if texts[-1]:
         with open(path, "r+", encoding="utf-8") as file:
             file.truncate(sum(len(text.encode()) + 1 for text in texts[:-1]))

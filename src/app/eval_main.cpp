@@ -108,10 +108,14 @@ void refuse_unused(const EvalOptions& options) {
     throw Error(
         ErrorKind::usage,
         "--force works only with --predictions or --export-onnx, whose files it overwrites; leave it out");
-  if (options.config.other_classes && (exports || !options.predict.empty()))
-    throw Error(ErrorKind::usage,
-                concat("--other-classes accepts a dataset with other classes, but ",
-                       exports ? "--export-onnx" : "--predict", " reads no dataset; leave it out"));
+  if (!exports && options.predict.empty()) return;
+  const char* const unused = options.config.other_classes
+                                 ? "--other-classes accepts a dataset with other classes"
+                             : !options.config.data.empty() ? "--data names a dataset"
+                                                            : nullptr;
+  if (unused != nullptr)
+    throw Error(ErrorKind::usage, concat(unused, ", but ", exports ? "--export-onnx" : "--predict",
+                                         " reads no dataset; leave it out"));
 }
 
 /// A checkpoint of a run directory as seen by this rank.
@@ -362,35 +366,34 @@ int main(int argc, char** argv) {
   cli.add_option("--batch-size", options.config.batch_size, "Images per rank at once; affects speed only")
       ->check(app::number(1, 1 << 16))
       ->capture_default_str();
-  auto* const views = cli.add_option("--views", options.config.views,
-                                     "Views of each image: 1, 2 (mirrored) or 6 (also moved)")
-                          ->check(CLI::IsMember({1, 2, 6}))
-                          ->capture_default_str();
+  cli.add_option("--views", options.config.views, "Views of each image: 1, 2 (mirrored) or 6 (also moved)")
+      ->check(CLI::IsMember({1, 2, 6}))
+      ->capture_default_str();
   auto* const watch = cli.add_flag("--watch", options.watch,
                                    "Evaluate each new checkpoint of a run directory until interrupted");
   auto* const predict = cli.add_option("--predict", options.predict, "Classify PNG and JPEG files instead")
                             ->option_text("IMAGE...")
                             ->check(app::not_empty())
                             ->excludes(watch);
-  auto* const predictions = cli.add_option("--predictions", options.predictions,
-                                           "Also write the logits of all test images, .csv or .h5")
-                                ->option_text("FILE")
-                                ->check(app::not_empty())
-                                ->excludes(watch)
-                                ->excludes(predict);
-  auto* const json = cli.add_flag("--json", options.json, "Print the result as one JSON object");
-  cli.add_option("--export-onnx", options.export_onnx, "Write the network as an ONNX model instead")
+  cli.add_option("--predictions", options.predictions,
+                 "Also write the logits of all test images, .csv or .h5")
       ->option_text("FILE")
       ->check(app::not_empty())
       ->excludes(watch)
-      ->excludes(predict)
-      ->excludes(predictions)
-      ->excludes(views)
-      ->excludes(json);
+      ->excludes(predict);
+  cli.add_flag("--json", options.json, "Print the result as one JSON object");
+  auto* const onnx =
+      cli.add_option("--export-onnx", options.export_onnx, "Write the network as an ONNX model instead")
+          ->option_text("FILE")
+          ->check(app::not_empty());
+  for (const std::string other : {"--watch", "--predict", "--predictions", "--device", "--precision",
+                                  "--threads", "--batch-size", "--views", "--json"})
+    onnx->excludes(other);
   cli.add_flag("--other-classes", options.config.other_classes,
                "Accept a dataset whose classes have other names");
   cli.add_flag("--force", options.force, "Overwrite the files of --predictions and --export-onnx");
   cli.add_option("--interval", options.interval_s, "Seconds between two searches with --watch")
+      ->needs(watch)
       ->check(app::number(0.05, 86400.0))
       ->capture_default_str();
   cli.add_option("--timeout", options.timeout_s,

@@ -43,23 +43,43 @@ TEST_P(Onnx, PredictsAsTheProgramDoes) {
               number_in(evaluated.output, "cross-entropy ([0-9.]+)"), 2e-4)
       << evaluated.output << predicted.output;
 
-  if (std::string(GetParam()) == "--model tutorial") {
-    const std::string program = python_of("src/run/inference.md");
-    ASSERT_NE(program.find("import sys, h5py, numpy"), std::string::npos) << "the page has no NumPy program";
-    write_file(
-        file("classify.py"),
-        program +
-            "from compare_logits import compare\n"
-            "compare(logits, sys.argv[3], [x.size / x.shape[-1] for x in w.values() if x.ndim > 1])\n");
-    const Outcome classified = run_command("PYTHONPATH=" + folder + " " + python + " " + file("classify.py") +
-                                           " " + run + "/checkpoints/latest" + given);
-    EXPECT_EQ(classified.code, 0) << classified.output;
-    EXPECT_NEAR(number_in(classified.output, "precision @ 1 = ([0-9.]+)"),
-                number_in(evaluated.output, "precision @ 1 = ([0-9.]+)"), 1.01 / 128)  // a tie
-        << classified.output << evaluated.output;
-  }
   std::filesystem::remove_all(run);
 }
+
+/// A program of the page: a Python module and the line that it begins with.
+class PageOfInference : public Programs,
+                        public testing::WithParamInterface<std::pair<const char*, const char*>> {};
+
+TEST_P(PageOfInference, ClassifiesAsTheProgramDoes) {
+  const auto [modules, start] = GetParam();
+  const std::string python = python_with(modules), set = file("odd.h5"), run = file("run");
+  if (python.empty()) GTEST_SKIP() << "no Python with " << modules << ", so the page's program was not run";
+  ASSERT_EQ(run_command(kPack + " --synthetic 640 --image 30x34x3 --force --out " + set).code, 0);
+  const Outcome trained = run_command(kTrain + " --device cpu --data " + set + " --run-dir " + run +
+                                      " --resume never --steps 20 --batch-size 32 --threads 1");
+  ASSERT_EQ(trained.code, 0) << trained.output;
+  const std::string predictions = file("predictions.h5"), program = python_of("src/run/inference.md", start);
+  const Outcome evaluated = run_command(kEval + " " + run + " --device cpu --threads 1 --data " + set +
+                                        " --force --predictions " + predictions);
+  ASSERT_EQ(evaluated.code, 0) << evaluated.output;
+  ASSERT_NE(program, "") << "the page has no program that begins with " << start;
+  write_file(file("classify.py"), program + "import numpy as np\nfrom compare_logits import compare\n" +
+                                      "w = {name: np.asarray(x) for name, x in w.items()}\n" +
+                                      "compare(np.asarray(logits), sys.argv[3], [x.size / x.shape[-1] for x "
+                                      "in w.values() if x.ndim > 1])\n");
+  const Outcome classified =
+      run_command("PYTHONPATH=" CIFAR_MPI_SOURCE_ROOT "/tests/app " + python + " " + file("classify.py") +
+                  " " + run + "/checkpoints/latest " + set + " " + predictions);
+  EXPECT_EQ(classified.code, 0) << classified.output;
+  EXPECT_NEAR(number_in(classified.output, "precision @ 1 = ([0-9.]+)"),
+              number_in(evaluated.output, "precision @ 1 = ([0-9.]+)"), 1.01 / 128)  // a tie
+      << classified.output << evaluated.output;
+  std::filesystem::remove_all(run);
+}
+
+INSTANTIATE_TEST_SUITE_P(Languages, PageOfInference,
+                         testing::Values(std::pair{"h5py, numpy", "import sys, h5py, numpy"},
+                                         std::pair{"h5py, torch", "import sys, h5py, torch"}));
 
 INSTANTIATE_TEST_SUITE_P(
     Models, Onnx,

@@ -277,7 +277,7 @@ TEST_F(Programs, RefuseNumbersOutOfRange) {
       {pack + " --synthetic 8 --image 1025x32x3", "'1025x32x3'"},
       {pack + " --synthetic 8 --image 7x32x3", "'7x32x3'"},
       {kBench + " step --seconds 0", "'0'"},
-      {kEval + " --interval 1e9", "'1e9'"},
+      {kEval + " --watch --interval 1e9", "'1e9'"},
   };
   for (const auto& [command, part] : cases) {
     SCOPED_TRACE(command);

@@ -102,7 +102,7 @@ TEST_F(Programs, ShowTheViewsThatAreAskedFor) {
   EXPECT_NE(ranks.output.find("\"other_views_seconds\":"), std::string::npos) << ranks.output;
   EXPECT_EQ(read_file(file("six_1.csv")), read_file(file("six_2.csv")));
   expect_refusal(run_command(eval + "--views 3"), 2, "--views");
-  expect_refusal(run_command(eval + "--views 2 --export-onnx " + file("a.onnx")), 2, "--views");
+  expect_refusal(run_command(kEval + " --views 2 --export-onnx " + file("a.onnx")), 2, "--views");
   expect_refusal(run_command(kTrain + small("never") + " --views 4"), 2, "--views: must be one of 1, 2, 6");
 }
 
@@ -120,27 +120,33 @@ TEST_F(Programs, RefusePredictionsThatTheyCannotWrite) {
 }
 
 TEST_F(Programs, RefuseOptionsOfEvaluationThatHaveNoEffect) {
-  const std::string eval = kEval + data() + " " + file("none");
+  const std::string eval = kEval + " " + file("none");
   for (const std::string task : {" --predict a.png", " --export-onnx a.onnx"}) {
+    const std::string why = ", but" + task.substr(0, task.find(' ', 1)) + " reads no dataset; leave it out";
     expect_refusal(run_command(eval + task + " --other-classes"), 2,
-                   "--other-classes accepts a dataset with other classes, but" +
-                       task.substr(0, task.find(' ', 1)) + " reads no dataset; leave it out");
+                   "--other-classes accepts a dataset with other classes" + why);
+    expect_refusal(run_command(eval + task + data()), 2, "--data names a dataset" + why);
   }
+  for (const std::string task : {"", " --predict a.png", " --export-onnx a.onnx"})
+    expect_refusal(run_command(eval + task + " --interval 2"), 2, "--interval requires --watch");
+  for (const std::string option : {" --device cpu", " --precision fp32", " --threads 1", " --batch-size 8"})
+    expect_refusal(run_command(eval + option + " --export-onnx a.onnx"), 2,
+                   option.substr(1, option.find(' ', 1) - 1));
   for (const std::string task : {"", " --predict a.png", " --watch"})
     expect_refusal(run_command(eval + task + " --force"), 2,
                    "--force works only with --predictions or --export");
   // With them, it is the checkpoint that is missing.
-  for (const std::string file : {" --predictions a.csv", " --export-onnx a.onnx"})
-    expect_refusal(run_command("cd " + Programs::file("") + "; " + eval + file + " --force"), 4, "none");
+  for (const std::string& written : {data() + " --predictions a.csv", std::string(" --export-onnx a.onnx")})
+    expect_refusal(run_command("cd " + file("") + "; " + eval + written + " --force"), 4, "none");
 }
 
 TEST_F(Programs, OverwriteTheirResultsWhenForced) {
   ASSERT_EQ(run_command(kTrain + small("forced") + " --device cpu").code, 0);
-  const std::string eval = kEval + " " + file("forced") + data() + " --threads 1 ";
+  const std::string eval = kEval + " " + file("forced");
   for (const std::string& option :
-       {"--predictions " + file("forced.csv"), "--export-onnx " + file("f.onnx")}) {
+       {data() + " --threads 1 --predictions " + file("forced.csv"), " --export-onnx " + file("f.onnx")}) {
     SCOPED_TRACE(option);
-    const std::string written = option.substr(option.find(' ') + 1);
+    const std::string written = option.substr(option.rfind(' ') + 1);
     write_file(written, "kept");
     expect_refusal(run_command(eval + option), 2, "exists already; name another file, or give --force");
     EXPECT_EQ(read_file(written), "kept");

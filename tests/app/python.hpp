@@ -15,10 +15,10 @@ inline std::string python_with(const std::string& modules) {
   return {};
 }
 
-/// The lines between the first ```python and ``` of a page of the checkout.
-inline std::string python_of(const std::string& page) {
+/// The lines between ```python and ``` of a page of the checkout, the first ones that begin with `start`.
+inline std::string python_of(const std::string& page, const std::string& start = "") {
   const std::string text = read_file(CIFAR_MPI_SOURCE_ROOT "/" + page), begin = "\n```python\n";
-  const std::size_t at = text.find(begin);
+  const std::size_t at = text.find(begin + start);
   if (at == std::string::npos) return {};
   const std::size_t first = at + begin.size();
   return text.substr(first, text.find("\n```\n", first) + 1 - first);

@@ -48,14 +48,15 @@ class Hostile : public testing::Test {
     write_changed(path, plan, dice, changes, secret_, other_);
   }
 
-  /// `make(folder, seed)` puts the files of a case there, seed 0 those of a good one; `take` gets Trial's `seen`.
+  /// `make(folder, seed)` puts the files of a case there, seed 0 those of a good one; `read` tries to read them. More than the
+  /// share `least_read` must be read: where all are refused, the first check is the only one that is tested.
   template <class Make, class Read>
-  void fuzz(const std::string& kind, std::uint64_t share, Make make, Read read) {
+  void fuzz(const std::string& kind, std::uint64_t share, Make make, Read read, double least_read = 0.0) {
     const std::uint64_t cases = std::max<std::uint64_t>(setting("HOSTILE_CASES", 100) / share, 1);
     const std::uint64_t first = setting("HOSTILE_SEED", 1);
     const std::string good = folder();
     if (!apart([&] { make(good, 0); })) throw std::runtime_error("no good file");
-    Figures figures(kind, read(good));
+    Figures figures(kind, read(good), least_read);
     for (std::uint64_t seed = first; seed < first + cases; ++seed) {
       const std::string place = folder();
       static_cast<void>(apart([&] { make(place, seed); }));  // half a file is a file, too

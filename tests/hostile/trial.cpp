@@ -135,7 +135,8 @@ Trial try_program(const std::string& command) {
   return trial;
 }
 
-Figures::Figures(std::string kind, const Trial& good) : kind_(std::move(kind)), good_(good) {
+Figures::Figures(std::string kind, const Trial& good, double least_read)
+    : kind_(std::move(kind)), good_(good), least_read_(least_read) {
   EXPECT_EQ(to_string(good.end), std::string("read")) << kind_ << ", the good file: " << good.seen;
 }
 
@@ -146,6 +147,8 @@ Figures::~Figures() {
       static_cast<unsigned long long>(refused_), static_cast<unsigned long long>(bad_), longest_s_,
       static_cast<double>(most_bytes_) / (1 << 20), static_cast<double>(good_.peak_bytes) / (1 << 20));
   std::fflush(stdout);
+  if (cases_ < 50) return;
+  EXPECT_GT(static_cast<double>(read_), least_read_ * static_cast<double>(cases_)) << kind_;
 }
 
 void Figures::add(std::uint64_t seed, const Trial& trial) {

@@ -52,10 +52,10 @@ bool apart(const std::function<void()>& make);
 Trial try_program(const std::string& command);
 
 /// The results of trials of one kind; expects that none crashed, hung, read a forbidden file, or took more
-/// than twice the memory of the valid ones.
+/// than twice the memory of the valid ones, and of 50 or more that the share `least_read` was exceeded.
 class Figures {
  public:
-  Figures(std::string kind, const Trial& good);
+  Figures(std::string kind, const Trial& good, double least_read = 0.0);
   ~Figures();
   Figures(const Figures&) = delete;
   Figures& operator=(const Figures&) = delete;
@@ -64,6 +64,7 @@ class Figures {
  private:
   std::string kind_;
   Trial good_;
+  double least_read_;
   std::uint64_t cases_ = 0, read_ = 0, refused_ = 0, bad_ = 0;
   double longest_s_ = 0.0;
   std::size_t most_bytes_ = 0;

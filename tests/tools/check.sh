@@ -8,7 +8,7 @@ cd "$here" || exit
 fake=$here/fake
 mkdir "$fake"
 PATH=$fake:$PATH
-unset CIFAR_MPI_NO_INSTALL CIFAR_MPI_DATA CIFAR_MPI_QUICKSTART_EPOCHS
+unset "${!CIFAR_MPI_@}" "${!SLURM_@}"
 
 fail() { printf '%s\nit said: %s\n' "$*" "$(cat said 2>/dev/null)" >&2; exit 1; }
 

@@ -1,6 +1,6 @@
 #!/bin/bash
-# install_test.sh BUILD SENTENCE: the files that BUILD and the packages install. shellcheck disable=SC2013,SC2016  #
-# words without blanks; text for another shell
+# shellcheck disable=SC2013,SC2016  # words without blanks; text for another shell
+# install_test.sh BUILD SENTENCE: the files that BUILD and the packages install.
 set -euo pipefail
 build=$1
 # shellcheck source=tests/tools/check.sh
@@ -21,7 +21,7 @@ RunsAfterItWasMoved() {
   says 'precision @ 1 = '
   holds_only "$prefix/bin" cifar_mpi_bench cifar_mpi_eval cifar_mpi_pack cifar_mpi_report cifar_mpi_train
   cmp "$root/LICENSE" "$share/LICENSE" || fail "the licence differs"
-  ends_with 0 bash -c 'unset CIFAR_MPI_BIN; root=$1; . "$root/env/site.sh"; echo "bin=$CIFAR_MPI_BIN"' - "$share"
+  ends_with 0 bash -c 'root=$1; . "$root/env/site.sh"; echo "bin=$CIFAR_MPI_BIN"' - "$share"
   says "bin=$prefix/bin"
 }
 
@@ -35,10 +35,13 @@ BringsWhatItsPagesAndJobFilesName() {
     done < <(grep -oE '\]\([^):# ]+\.(md|svg)' "$page" | cut -c3-)
   done < <(find "$share" -name '*.md')
   if command -v python3 >/dev/null; then
-    ends_with 0 env -u CIFAR_MPI_BIN "$share/tools/study" --nodes 1 --parts nodes --rounds 2 --seconds 0.01 --batch-size 2 --threads 1
+    ends_with 0 "$share/tools/study" --nodes 1 --parts nodes --rounds 2 --seconds 0.01 --batch-size 2 --threads 1
     grep -qF "$here/tree/bin/cifar_mpi_bench" study/raw.jsonl || fail "the study ran other programs: $(cat study/raw.jsonl)"
     grep -q ':root {' study/study.html || fail "the page of the study has no style"
     [ -x "$share/tools/study_energy.py" ] || fail "study_energy.py cannot be started"
+    ends_with 0 "$here/tree/bin/cifar_mpi_pack" --synthetic 64 --out set.h5
+    ends_with 0 "$share/tools/accuracy" --recipe tutorial --seeds 1 --data set.h5 --train '--batch-size 8 --steps 2 --threads 1'
+    says 'mean of 1: '
   fi
   for file in $(grep -ohE '\$root/(jobs|env)/[a-z_]+\.sh' "$share"/jobs/*.slurm "$share"/*/*.sh | sort -u); do
     [ -r "$share/${file#*/}" ] || fail "the job files source $file, which is not installed"

@@ -17,7 +17,7 @@ stand_in "$fake/lscpu" <<<'echo 0'
 stand_in "$fake/srun" <<<'case $* in *--mpi=list*) echo "none pmi2" ;; esac'
 mkdir programs
 stand_in programs/cifar_mpi_train <<<'echo "0 done" >run/exit'
-unset "${!SLURM_@}" CUDA_VISIBLE_DEVICES CIFAR_MPI_LAUNCHER CIFAR_MPI_BIND CIFAR_MPI_SRUN_OPTIONS
+unset CUDA_VISIBLE_DEVICES
 export SLURM_JOB_ID=7 SLURM_JOB_NAME=job SLURM_JOB_NUM_NODES=1 CIFAR_MPI_ROOT=$root CIFAR_MPI_BIN=$here/programs
 with_mpirun() { stand_in "$fake/mpirun" <<<'shift 4; exec "$@"'; }
 # the job's process number is in the file `job`
@@ -96,6 +96,12 @@ FindsTheCheckoutByTheJobFile() {
   says "no jobs/run.sh in '', '', '$here'; set CIFAR_MPI_ROOT"
   SLURM_SUBMIT_DIR=$root ends_with 0 bash spool/slurm_script --run-dir run
   CIFAR_MPI_ROOT=$root ends_with 0 bash spool/slurm_script --run-dir run
+  local file
+  for file in "$root"/jobs/*.slurm; do
+    cp "$file" spool/slurm_script
+    ends_with 2 bash -c 'bash spool/slurm_script >printed'
+    [ ! -s printed ] || fail "${file##*/} prints its error on the standard output"
+  done
 }
 
 GivesEachRankOneGpuWhateverAskedForThem() {
