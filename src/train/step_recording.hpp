@@ -38,9 +38,9 @@ class SampleSchedule {
 };
 
 /// The tasks of the step program, those of local steps once, and other facts that do not change while it
-/// runs.
+/// runs. `image_size` as step::image_size has it.
 report::Timeline timeline_head(const step::Plan& plan, const comm::Update& update,
-                               const engine::StepProgram& program);
+                               const engine::StepProgram& program, int image_size = 0);
 
 /// Logs a note if all steps of --trace are done.
 void note_past_trace(const step::Plan& plan);
@@ -105,6 +105,7 @@ class StepRecording {
   engine::Replay asked_;               ///< --trace
   bool requested_ = false;
   std::optional<engine::Replay> tracing_;
+  const int image_size_;
   std::vector<std::int32_t> rows_;  ///< by TaskId: which of the timeline's tasks it is
   std::unique_ptr<engine::Recorder> recorder_;
   std::vector<Recorded> recorded_;
