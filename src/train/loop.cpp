@@ -188,6 +188,7 @@ void Loop::change_program() {
   finish();
   recording_->finish();
   const bool traces = recording_->requested();
+  const engine::Replay rest = recording_->rest();
   const std::string text = s_.programs.change();
   step::write_step(s_.device, s_.blocks, launched());
   launches_.change_program();
@@ -197,6 +198,7 @@ void Loop::change_program() {
                        launches_.next());
   });
   if (traces) recording_->trace_next();
+  recording_->trace_rest(rest);
   view_.event(concat("step ", launched(), ": from here on ", text));
   enter(comm::Activity::training);
   reporter_.begin_interval(launched());

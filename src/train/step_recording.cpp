@@ -263,9 +263,14 @@ void StepRecording::finish() {
 void StepRecording::begin_trace(const engine::Replay& first) {
   pause();
   if (!recorded_.empty()) gather();
-  std::uint64_t asked = requested_ ? first.begin + kTracedOnRequest : asked_.end;
+  std::uint64_t asked = requested_              ? first.begin + kTracedOnRequest
+                        : rest_.overlaps(first) ? rest_.end
+                                                : asked_.end;
   if (asked_.begin <= asked) asked = std::max(asked, asked_.end);  // one trace for both
-  asked = std::min(asked, step::program_end(plan_, first.begin));
+  const std::uint64_t program_end = step::program_end(plan_, first.begin);
+  const bool spans = asked > program_end && plan_.config.update != comm::UpdateKind::local;
+  rest_ = spans ? engine::Replay{program_end, asked} : engine::Replay{};
+  asked = std::min(asked, program_end);
   requested_ = false;
   std::uint64_t end = first.begin, replays = 0;
   for (; end < asked; ++replays) end += first.steps();

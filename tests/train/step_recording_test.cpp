@@ -293,6 +293,22 @@ TEST_F(Trace, IsMadeOfTheNextTenStepsWhenAnyRankIsAskedAndOnce) {
     EXPECT_EQ(steps(read(c, 3), rank), from_to(3, 12)) << "step 1 asks, and all ranks know after step 2";
 }
 
+TEST_F(Trace, OfARequestGoesOnWithImagesOfAnotherSize) {
+  config::TrainConfig c = thirty_steps();
+  c.model = "resnet20";
+  c.augment = data::Augment::crop;
+  c.lr = 0.01;
+  c.image_sizes = {{12, 0.875}, {16, 0.25}, {12}};  // steps 1 to 7, 8 and 9, 10 to 30
+  c.trace = {20, 21};
+  stop_ = engine::kTraceRequest;
+  run(c);
+  world().barrier();
+  for (const auto& [first, last] : {std::pair{3, 7}, {8, 9}, {10, 12}, {20, 21}}) {
+    EXPECT_EQ(steps(read(c, first), 0),
+              from_to(static_cast<std::uint64_t>(first), static_cast<std::uint64_t>(last)));
+  }
+}
+
 TEST_F(Trace, IsOneOfTheStepsOfARequestAndOfTheOption) {
   config::TrainConfig c = thirty_steps();
   c.trace = {13, 20};  // the request is for 3 to 12
