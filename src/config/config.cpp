@@ -43,14 +43,10 @@ std::int64_t resolve_batch(const TrainConfig& config, int ranks) {
   const std::int64_t accumulate = config.accumulate;
   if (config.global_batch == 0) return config.batch_size * accumulate;
   if (config.global_batch % ranks != 0) {
-    const std::string of_recipe =
-        config.model == TrainConfig{}.model
-            ? std::string()
-            : concat(" (unless you gave --global-batch, the recipe of ", config.model, " set it)");
     const bool serves = config.update == comm::UpdateKind::server;
     refuse(concat("--global-batch ", config.global_batch, " cannot be divided by ", ranks,
                   serves ? " workers" : " ranks", "; give another, or set --batch-size, the samples of each ",
-                  serves ? "worker" : "rank", of_recipe));
+                  serves ? "worker" : "rank"));
   }
   const std::int64_t batch = config.global_batch / ranks;
   if (batch % accumulate != 0) {
