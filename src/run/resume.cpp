@@ -248,7 +248,7 @@ std::string require_same_run(const RunFingerprint& found, const StartRequest& as
                       "with --data, or choose another --run-dir");
     if (name == kGlobalBatch) advice = batch_advice(found, asked, ranks_of_a_step);
     if (name == kLength && then != nullptr)
-      advice = concat("; its learning rate depends on it: give --steps ", *then,
+      advice = concat("; its learning rate or its lookahead depends on it: give --steps ", *then,
                       " to resume, --allow-change steps to resume with another length, or choose another ",
                       "--run-dir");
     differs(name, then != nullptr ? *then : "not recorded", value, advice);

@@ -121,10 +121,10 @@ void Loop::run(const std::string& last_end) {
     return;
   }
   if (launched() == total && was_concluded()) {
-    view_.event(concat("this run is finished: step ", launched(), " of ", total,
-                       optim::depends_on_length(plan_.config.schedule)
-                           ? concat("; --schedule ", to_string(plan_.config.schedule), " ends with it")
-                           : std::string("; raise --steps or --epochs to continue")));
+    const std::string dependent = config::length_dependence(plan_.config);
+    view_.event(
+        concat("this run is finished: step ", launched(), " of ", total, "; ",
+               dependent.empty() ? "raise --steps or --epochs to continue" : dependent + " ends with it"));
     return;
   }
   patience_.resume(plan_.world, *plan_.run, launched(), plan_.log);

@@ -90,12 +90,13 @@ TEST(RequireSameRun, LetsWhatIsNamedDifferAndNamesWhatCouldBe) {
 TEST(RequireSameRun, SaysWhichLengthARateWasMadeFor) {
   StartRequest asked;
   asked.fingerprint = {{kLength, "1280"}};
-  expect_error(
-      ErrorKind::checkpoint,
-      {"its length in steps is 640, this one's is 1280; its learning rate depends on it: give --steps 640"},
-      [&] {
-        require_same_run({{kLength, "640"}}, asked, "file", 1);
-      });
+  expect_error(ErrorKind::checkpoint,
+               {"its length in steps is 640, this one's is 1280; its learning rate or its lookahead depends "
+                "on it: give "
+                "--steps 640"},
+               [&] {
+                 require_same_run({{kLength, "640"}}, asked, "file", 1);
+               });
 }
 
 TEST(RequireSameRun, SuggestsTheGlobalBatchWhereOnlyTheRanksChanged) {

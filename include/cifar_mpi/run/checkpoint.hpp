@@ -24,7 +24,7 @@ struct NamedTensor {
   bool running = false;  ///< a running statistic: has a group of its own in the file
 };
 
-/// The item of the fingerprint that holds the run's length, if its learning rate depends on it.
+/// The item of the fingerprint that holds the run's length, if its steps depend on it.
 inline constexpr const char* kLength = "length in steps";
 
 /// The position and the identity of a run; equal for two runs that did the same work.
