@@ -120,7 +120,9 @@ void build_steps(SessionState& state) {
       next.step = step::plan_local_steps(state.context(), concurrent);
       next.text = concat(plan.config.local.steps, " steps of each rank between averagings");
     } else {
-      next.step = step::plan_step(state.context(), concurrent, next.image_size);
+      const bool is_new = std::ranges::none_of(
+          programs.later, [&](const Programs::Next& other) { return other.image_size == next.image_size; });
+      if (is_new) next.step = step::plan_step(state.context(), concurrent, next.image_size);
       const model::NetSpec& net = next.image_size == 0 ? plan.network.net : plan.smaller.at(next.image_size);
       next.text = concat("images of ", net.input.height, 'x', net.input.width);
     }
