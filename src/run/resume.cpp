@@ -191,6 +191,7 @@ Start find_start(const StartRequest& asked, const std::vector<NamedTensor>& init
     start.name = found->path;
     start.progress = std::move(found->content.progress);
     start.kernels = std::move(found->content.provenance.kernels);
+    start.views = found->content.provenance.views;
     start.initialized_from = std::move(found->content.provenance.initialized_from);
   });
   world.broadcast(start.name);
@@ -342,6 +343,12 @@ std::vector<std::string> resume_notes(const Start& start, const StartedRun& now)
   });
   const std::string kernels = changed_kernels(start.kernels, now.kernels);
   if (!explained && !kernels.empty()) notes.push_back(kernels);
+  if (now.compares_evaluations && start.views != now.views) {
+    notes.push_back(
+        concat("note: --views is ", now.views, ", but the checkpoint was made with ", start.views,
+               ": --patience and --keep-best begin anew, because only evaluations with equal views "
+               "can be compared"));
+  }
   const std::int64_t then = find_number(start.progress.resolved, "ranks").value_or(0);
   if (then < 1 || then == now.ranks) return notes;
   if (now.by_worker || !start.progress.batches.empty()) {

@@ -181,7 +181,7 @@ bool is_unbroken(const Plan& plan, const engine::Replay& steps) {
 }
 
 run::Retention retention_of(const config::TrainConfig& config) {
-  return {config.keep, config.keep_every, config.keep_best};
+  return {config.keep, config.keep_every, config.keep_best, config.views};
 }
 
 bool has_outer_momentum(const config::TrainConfig& config) {

@@ -60,7 +60,7 @@ class Loop {
             state.plan.world.rank(), workers_hosts(state.plan), step_scale(state.plan), schedule_,
             {view_, metrics_, board_}, [&state] { return communicated_seconds(*state.programs.step); },
             [&state] { return state.blocks.update->push_counts(); }),
-        patience_(state.plan.config.patience),
+        patience_(state.plan.config.patience, state.plan.config.views),
         launches_(state.plan, state.device, state.blocks, state.programs) {}
 
   void run(const std::string& last_end);
@@ -412,7 +412,7 @@ bool Loop::evaluate() {
       fmt::format(", epoch {:.2f}: test accuracy {:.2f} %", epoch(launched()), 100.0 * *test_accuracy_),
       " (EMA weights, ", accuracy.count(), " images", views, ")", best ? ", the best so far" : ""));
   const report::EvaluationReport report{launched(), epoch(launched()), *test_accuracy_,
-                                        accuracy.cross_entropy};
+                                        accuracy.cross_entropy, plan_.config.views};
   metrics_.write(report);
   board_.write(report);
   record.step = launched();

@@ -181,7 +181,8 @@ run::StartedRun started_run(const step::Plan& plan, const step::Device& device) 
   return {plan.progress.resolved,   device.plan_text(),
           plan.config.reproducible, plan.config.shuffle,
           plan.info.train_count,    plan.sizes.global_batch,
-          plan.sizes.workers,       plan.sizes.partial_aggregation()};
+          plan.sizes.workers,       plan.sizes.partial_aggregation(),
+          plan.config.views,        plan.config.patience > 0 || plan.config.keep_best};
 }
 
 /// Everything beyond plain gradient descent on the given labels.

@@ -284,6 +284,20 @@ TEST(ResumeNotes, SpeakOfShardsWhereTheNumberOfRanksChanged) {
   EXPECT_TRUE(resume_notes(start, now).empty());
 }
 
+TEST(ResumeNotes, SpeakOfViewsWhereEvaluationsAreCompared) {
+  Start start;
+  start.resumed = true;
+  StartedRun now;
+  now.views = 6;
+  EXPECT_TRUE(resume_notes(start, now).empty());
+  now.compares_evaluations = true;
+  ASSERT_EQ(resume_notes(start, now).size(), 1u);
+  EXPECT_TRUE(resume_notes(start, now)[0].starts_with(
+      "note: --views is 6, but the checkpoint was made with 1: --patience and --keep-best begin anew"));
+  start.views = 6;
+  EXPECT_TRUE(resume_notes(start, now).empty());
+}
+
 /// More workers than a step has samples: each has its own count of batches.
 TEST(ResumeNotes, SpeakOfSamplesWhereWorkersThatAreCountedByThemselvesBecameOthers) {
   Start start;
