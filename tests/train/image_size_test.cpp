@@ -85,7 +85,7 @@ TEST_F(ImageSizes, ChangeBackToTheSameProgram) {
   EXPECT_EQ(whole->programs.later[1].step, nullptr);
   EXPECT_EQ(whole->programs.later[2].step, nullptr);
   run_loop(*whole);
-  EXPECT_EQ(whole->programs.step.get(), second);
+  ASSERT_EQ(whole->programs.step.get(), second);
   EXPECT_EQ(second->finished(), 2u + 2u);
   config::TrainConfig alone = c;
   alone.run_dir = path("one_by_one");
