@@ -11,6 +11,7 @@
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/input_file.hpp"
 #include "cifar_mpi/base/text.hpp"
+#include "cifar_mpi/comm/world.hpp"
 
 namespace cifar_mpi::app {
 namespace {
@@ -98,8 +99,10 @@ CLI::Option& option_of(CLI::App& app, const TomlItem& item, const std::string& p
   return *option;
 }
 
-/// Sets options that are still unset from lines of the text called `name`.
-void take(CLI::App& app, const std::vector<TomlItem>& items, const std::string& name, Places& places) {
+/// Sets options that are still unset from lines of the text called `name`; `source` is that of each, if empty its
+/// name and line.
+void take(CLI::App& app, const std::vector<TomlItem>& items, const std::string& name, Places& places,
+          const std::string& source = {}) {
   std::vector<std::pair<CLI::Option*, const TomlItem*>> chosen;
   for (const TomlItem& item : items) {
     CLI::Option& option = option_of(app, item, concat(name, ':', item.line));
@@ -113,7 +116,7 @@ void take(CLI::App& app, const std::vector<TomlItem>& items, const std::string& 
     } catch (const CLI::ParseError& error) {
       throw Error(ErrorKind::usage, concat(place, ": ", error.what()));
     }
-    places.emplace("--" + item->key, place);
+    places.emplace("--" + item->key, source.empty() ? place : source);
   }
 }
 
@@ -131,6 +134,12 @@ std::vector<TomlItem> without_replaced_blocks(const CLI::App& app, const std::ve
   return kept;
 }
 
+/// The text, preceded by the source of the option that it begins with.
+std::string with_source(const Places& places, const std::string& text) {
+  const auto place = places.find(text.substr(0, text.find_first_of(" :")));
+  return place == places.end() ? text : concat(place->second, ": ", text);
+}
+
 std::string value_text(const CLI::Option& option) {
   if (is_flag(option)) return option.count() > 0 && option.as<bool>() ? "true" : "false";
   const std::string value = option.count() > 0 ? option.results().back() : option.get_default_str();
@@ -139,6 +148,16 @@ std::string value_text(const CLI::Option& option) {
 }
 
 }  // namespace
+
+void name_sources(const Places& places, const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const comm::AgreedError& error) {
+    throw comm::AgreedError(error.kind(), with_source(places, error.what()));
+  } catch (const Error& error) {
+    throw Error(error.kind(), with_source(places, error.what()));
+  }
+}
 
 void add_config(CLI::App& app) {
   app.add_option_function<std::string>(
@@ -161,7 +180,9 @@ Places read_config(CLI::App& app) {
 
 void take_recipe(CLI::App& app, const Recipe& recipe, Places& places) {
   const std::string name(recipe.name);
-  take(app, without_replaced_blocks(app, parse_toml(recipe.text, name)), name, places);
+  const std::vector<TomlItem> items = parse_toml(recipe.text, name);
+  take(app, without_replaced_blocks(app, items), name, places,
+       concat("in the recipe of --model ", items.front().value));
 }
 
 void take_recipe_of_optimizer(CLI::App& app, Places& places) {

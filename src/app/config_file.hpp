@@ -1,6 +1,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <functional>
 #include <map>
 #include <string>
 
@@ -13,8 +14,12 @@ namespace cifar_mpi::app {
 /// Adds --config FILE; `parse` of program.hpp then reads it.
 void add_config(CLI::App& app);
 
-/// Source of an option that was not set on the command line: "--lr" to "FILE:LINE".
+/// Source of an option that was not set on the command line: "--lr" to "FILE:LINE", or to "in the recipe of
+/// --model NAME".
 using Places = std::map<std::string, std::string>;
+
+/// Runs `action`. An Error that begins with the name of such an option then begins with its source.
+void name_sources(const Places& places, const std::function<void()>& action);
 
 /// Sets the options of `app` that the command line left unset from the file of --config, if any. With
 /// --batch-size or --epochs on the command line, the file's --global-batch or --steps does not override it.

@@ -83,18 +83,6 @@ void let_the_last_count(CLI::App& app) {
   for (CLI::App* command : app.get_subcommands({})) let_the_last_count(*command);
 }
 
-/// Runs `check`, and adds the source to its errors for values from a file.
-void check_with_places(const std::function<void()>& check, const Places& places) {
-  try {
-    check();
-  } catch (const Error& error) {
-    const std::string text = error.what();
-    const auto place = places.find(text.substr(0, text.find(' ')));
-    if (place == places.end()) throw;
-    throw Error(error.kind(), concat(place->second, ": ", text));
-  }
-}
-
 /// For a help text that shows the values of the named model and file.
 void show_what_holds(CLI::App& app, const std::function<std::optional<Recipe>()>& find_recipe) {
   try {
@@ -199,7 +187,7 @@ bool first_rank() {
 }
 
 std::optional<int> parse(CLI::App& app, int argc, char** argv, const std::function<void()>& check,
-                         const std::function<std::optional<Recipe>()>& find_recipe) {
+                         const std::function<std::optional<Recipe>()>& find_recipe, Places* sources) {
   take_standard_descriptors();
   let_the_last_count(app);
   const std::string program = app.get_name();
@@ -210,7 +198,8 @@ std::optional<int> parse(CLI::App& app, int argc, char** argv, const std::functi
     Places places = read_config(app);
     take_recipe_of_optimizer(app, places);
     if (const std::optional<Recipe> recipe = find_recipe()) take_recipe(app, *recipe, places);
-    check_with_places(check, places);
+    name_sources(places, check);
+    if (sources != nullptr) *sources = std::move(places);
     return std::nullopt;
   } catch (const CLI::Success& done) {
     show_what_holds(app, find_recipe);

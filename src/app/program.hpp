@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "app/config_file.hpp"
 #include "app/recipes.hpp"
 #include "cifar_mpi/comm/world.hpp"
 
@@ -15,11 +16,13 @@ namespace cifar_mpi::app {
 /// Parses the command line and the file of --config, takes options unset in both from the recipe that
 /// `find_recipe` names, then runs `check`, which throws Error for invalid values. Returns the exit code when
 /// the program must exit before MPI starts: 0 after --help and the like, 2 for a usage error, which only the
-/// first rank of a launched program prints. If an option is given twice, the last one counts. A program calls
-/// this first: it also makes sure that descriptors 0 to 2 are open.
+/// first rank of a launched program prints. If an option is given twice, the last one counts. `sources`
+/// receives the sources of the other options. A program calls this first: it also makes sure that descriptors
+/// 0 to 2 are open.
 std::optional<int> parse(
     CLI::App& app, int argc, char** argv, const std::function<void()>& check = [] {},
-    const std::function<std::optional<Recipe>()>& find_recipe = [] { return std::nullopt; });
+    const std::function<std::optional<Recipe>()>& find_recipe = [] { return std::nullopt; },
+    Places* sources = nullptr);
 
 /// The exit code of a program whose result is its output: `code`, or 5 with a message when that is 0 but
 /// standard output could not be written.

@@ -64,7 +64,7 @@ int only_check(comm::World& world, config::TrainConfig config) {
   return selfcheck::report_self_check(config, world, log, device.platform, *device.check);
 }
 
-int run_training(comm::World& world, config::TrainConfig config) {
+int run_training(comm::World& world, config::TrainConfig config, const app::Places& sources) {
   app::handle_stop_signals(requests);
   std::optional<run::RunDirectory> directory;  // outlives the watchdog, which writes its record
   std::atomic<bool> holds_directory{
@@ -92,8 +92,10 @@ int run_training(comm::World& world, config::TrainConfig config) {
     const Log log(world.rank());
     log.info(device.sentence);
     if (device.check) device.check->heart = &watchdog.heart();
-    session.emplace(std::move(config), directory->directory(), world, log, device.platform, requests,
-                    device.check ? &*device.check : nullptr);
+    app::name_sources(sources, [&] {
+      session.emplace(std::move(config), directory->directory(), world, log, device.platform, requests,
+                      device.check ? &*device.check : nullptr);
+    });
     session->show_to(watchdog);
     directory->begin();
     session->run(directory->last_end());
@@ -124,7 +126,8 @@ int main(int argc, char** argv) {
   app::add_help(cli, kHelpEnding, everyday);
   const auto check = [&] { config::check(options.config()); };
   const auto find_recipe = [&] { return app::recipe_of(options.config().model); };
-  if (const auto code = app::parse(cli, argc, argv, check, find_recipe)) return *code;
+  app::Places sources;
+  if (const auto code = app::parse(cli, argc, argv, check, find_recipe, &sources)) return *code;
   if (print_config || print_model || check_build) {
     return app::run_alone("cifar_mpi_train", [&] {
       const std::string text = print_config  ? app::write_config(cli, true)
@@ -142,5 +145,6 @@ int main(int argc, char** argv) {
         app::run_in_world(cli, argc, argv, [&](comm::World& world) { return only_check(world, config); });
     return app::finish("cifar_mpi_train", code);
   }
-  return app::run_in_world(cli, argc, argv, [&](comm::World& world) { return run_training(world, config); });
+  return app::run_in_world(cli, argc, argv,
+                           [&](comm::World& world) { return run_training(world, config, sources); });
 }

@@ -43,14 +43,10 @@ std::int64_t resolve_batch(const TrainConfig& config, int ranks) {
   const std::int64_t accumulate = config.accumulate;
   if (config.global_batch == 0) return config.batch_size * accumulate;
   if (config.global_batch % ranks != 0) {
-    const std::string of_recipe =
-        config.model == TrainConfig{}.model
-            ? std::string()
-            : concat(" (unless you gave --global-batch, the recipe of ", config.model, " set it)");
     const bool serves = config.update == comm::UpdateKind::server;
     refuse(concat("--global-batch ", config.global_batch, " cannot be divided by ", ranks,
                   serves ? " workers" : " ranks", "; give another, or set --batch-size, the samples of each ",
-                  serves ? "worker" : "rank", of_recipe));
+                  serves ? "worker" : "rank"));
   }
   const std::int64_t batch = config.global_batch / ranks;
   if (batch % accumulate != 0) {
@@ -289,6 +285,11 @@ Sizes resolve_sizes(const TrainConfig& config, int all_ranks, const data::Datase
   return sizes;
 }
 
+std::string length_dependence(const TrainConfig& config) {
+  if (optim::depends_on_length(config.schedule)) return concat("--schedule ", to_string(config.schedule));
+  return config.lookahead > 0 ? concat("--lookahead ", config.lookahead) : "";
+}
+
 optim::ScheduleSpec schedule_spec(const TrainConfig& config, const Sizes& sizes,
                                   std::uint64_t train_samples) {
   optim::ScheduleSpec spec;
@@ -361,7 +362,7 @@ RunFingerprint run_fingerprint(const TrainConfig& config, const Sizes& sizes,
       {5, {"dataset training samples", std::to_string(dataset.train_count)}},
       {20, {"--global-batch", std::to_string(sizes.global_batch)}},
       {150, {"network input", concat(input.crop_height, 'x', input.crop_width)}}};
-  if (optim::depends_on_length(config.schedule) || config.lookahead > 0)
+  if (!length_dependence(config).empty())
     by_place.insert({220, {run::kLength, std::to_string(sizes.total_steps)}});
   if (config.update == comm::UpdateKind::local)  // a resumed run may change between the other ways
     by_place.insert({300, {"--update", std::string(to_string(config.update))}});

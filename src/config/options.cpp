@@ -453,10 +453,15 @@ void refuse_unused(const Option& option, const TrainConfig& config) {
     if (!has_needed_value(*needs, config)) found = shown(option_called(needs->option), config);
   }
   const bool of_flag = found == "false";
+  // The model's recipe may set an option that is left out.
+  const TrainConfig standard;
+  const std::string advice = config.model == standard.model || option.value.takes.empty()
+                                 ? "; leave it out"
+                                 : concat("; give ", option.name, ' ', shown(option, standard));
   throw Error(ErrorKind::usage,
               concat(option.name, value, " works only with ", text_of(option.needs),
                      of_flag ? "" : ", not with " + found, *option.needs.reason != '\0' ? ": " : "",
-                     option.needs.reason, "; leave it out"));
+                     option.needs.reason, advice));
 }
 
 }  // namespace

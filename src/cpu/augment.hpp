@@ -6,7 +6,7 @@
 #include "cifar_mpi/engine/backend.hpp"
 #include "cifar_mpi/engine/program.hpp"
 
-/// Turns resident uint8 images into the input of a network: crop, flip, contrast, normalization and cutout in
+/// Turns resident uint8 images into the input of a network: crop, flip, brightness, contrast, normalization and cutout in
 /// two passes, and downsampling in a third.
 namespace cifar_mpi::cpu {
 

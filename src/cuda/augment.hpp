@@ -8,7 +8,7 @@
 #include "cifar_mpi/data/sample_order.hpp"
 #include "cuda/value_type.hpp"
 
-/// Turns resident uint8 images into the input of a network: crop, flip, contrast and standardization in two
+/// Turns resident uint8 images into the input of a network: crop, flip, brightness, contrast and standardization in two
 /// passes, the second with downsampling. Both enqueue and return.
 namespace cifar_mpi::cuda {
 

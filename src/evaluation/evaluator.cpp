@@ -255,6 +255,7 @@ run::EvaluationFile Evaluator::record(const Accuracy& accuracy) const {
   run::EvaluationFile file;
   file.label_names = label_names_;
   file.confusion = accuracy.confusion;
+  file.views = std::max<std::uint64_t>(views_.size(), 1);
   const auto pixels = [&](std::uint64_t index) {
     std::vector<std::uint8_t> image(static_cast<std::size_t>(image_.count()));
     const std::uint8_t* const source = data_.view().images + (index - first_) * image.size();

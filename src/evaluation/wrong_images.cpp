@@ -109,8 +109,9 @@ run::Mistakes gather_mistakes(const comm::World& world, const Predictions& mine,
   struct Mistake {
     std::uint64_t index;
     float probability;
-    std::uint8_t label, prediction;
+    std::uint16_t label, prediction;
   };
+  static_assert(sizeof(Mistake) == 16, "padding would be sent uninitialized");
   std::vector<Mistake> own;
   for (std::size_t i = 0; i < mine.labels.size(); ++i) {
     if (mine.labels[i] != mine.predictions[i])
@@ -122,8 +123,8 @@ run::Mistakes gather_mistakes(const comm::World& world, const Predictions& mine,
     std::memcpy(theirs.data(), part.data(), theirs.size() * sizeof(Mistake));
     for (const Mistake& mistake : theirs) {
       all.indices.push_back(mistake.index);
-      all.labels.push_back(mistake.label);
-      all.predictions.push_back(mistake.prediction);
+      all.labels.push_back(static_cast<std::uint8_t>(mistake.label));
+      all.predictions.push_back(static_cast<std::uint8_t>(mistake.prediction));
       all.probabilities.push_back(mistake.probability);
       if (!files.empty()) all.files.push_back(files[mistake.index]);
     }

@@ -176,7 +176,7 @@ std::string pushes_text(const comm::PushCounts& pushes) {
 void MetricsFile::write(const EvaluationReport& r) {
   line(concat("{\"step\":", r.step, ",\"epoch\":", json_number(r.epoch), ",\"weights\":\"ema\",", kEvaluation,
               json_number(r.test_accuracy), ",\"test_cross_entropy\":", json_number(r.cross_entropy),
-              R"(,"kind":"evaluation"})"));
+              ",\"views\":", r.views, R"(,"kind":"evaluation"})"));
 }
 
 void MetricsFile::write(const RunEvent& e) {

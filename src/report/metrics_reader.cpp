@@ -62,8 +62,10 @@ class MetricsReader {
     if (object_.find("event") != nullptr) return take_event(at);
     if (object_.find("test_accuracy") != nullptr) {
       if (!metrics_.evaluations.empty() && at <= metrics_.evaluations.back().step) return went_back(at);
-      metrics_.evaluations.push_back(
-          {at, figure("epoch"), figure("test_accuracy"), figure("test_cross_entropy")});
+      const auto views = static_cast<int>(count("views", 1 << 30));
+      metrics_.evaluations.push_back({at, figure("epoch"), figure("test_accuracy"),
+                                      figure("test_cross_entropy"),
+                                      std::max(views, 1)});  // older files lack them
       return {};
     }
     if (object_.find("cross_entropy") == nullptr) return "it is neither a report, an evaluation nor an event";

@@ -217,8 +217,8 @@ std::vector<Timeline::Step> read_steps(const hdf5::Reader& file, std::size_t tas
 /// Whether steps of both fit in one timeline.
 bool go_together(const Timeline& a, const Timeline& b) {
   return a.program == b.program && a.collective == b.collective && a.wire == b.wire &&
-         a.reproducible == b.reproducible && a.images_per_rank == b.images_per_rank && a.tasks == b.tasks &&
-         a.hosts == b.hosts;
+         a.reproducible == b.reproducible && a.images_per_rank == b.images_per_rank &&
+         a.image_size == b.image_size && a.tasks == b.tasks && a.hosts == b.hosts;
 }
 
 }  // namespace
@@ -232,6 +232,7 @@ void write_timeline(const DirectoryEntry& target, const Timeline& timeline) {
   file.attribute("/", "wire", timeline.wire);
   file.attribute("/", "reproducible", timeline.reproducible);
   file.attribute("/", "images_per_rank", timeline.images_per_rank);
+  file.attribute("/", "image_size", timeline.image_size);
   file.write_strings("/hosts", timeline.hosts);
   file.write("/clock_uncertainty_ns", {timeline.clock_uncertainty_ns.size()}, timeline.clock_uncertainty_ns);
   write_tasks(file, timeline.tasks);
@@ -248,6 +249,8 @@ Timeline read_timeline(const DirectoryEntry& entry) {
   if (file.has_attribute("/", "reproducible"))  // older files lack it
     timeline.reproducible = file.attribute<bool>("/", "reproducible");
   timeline.images_per_rank = file.attribute<std::uint64_t>("/", "images_per_rank");
+  if (file.has_attribute("/", "image_size"))
+    timeline.image_size = file.attribute<std::uint64_t>("/", "image_size");
   timeline.hosts = file.read_strings("/hosts", kMostRanks);
   const std::uint64_t ranks = timeline.hosts.size();
   if (ranks == 0) refuse(file, "it has no ranks");

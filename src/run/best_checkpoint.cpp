@@ -10,8 +10,8 @@ namespace cifar_mpi::run {
 namespace {
 
 /// Empty if the value is not a share of images.
-std::optional<double> accuracy_in(const InputFile& file) {
-  const std::optional<double> recorded = recorded_test_accuracy(file);
+std::optional<double> accuracy_in(const InputFile& file, int views) {
+  const std::optional<double> recorded = recorded_test_accuracy(file, views);
   return recorded && *recorded >= 0.0 && *recorded <= 1.0 ? recorded : std::nullopt;
 }
 
@@ -24,7 +24,7 @@ std::optional<BestCheckpoint> TestAccuracies::best(std::uint64_t newest) {
     for (const std::uint64_t step : steps) {
       if (step > newest) break;
       const auto [known, is_new] = known_.try_emplace(step);
-      if (is_new) known->second.test_accuracy = accuracy_in(open_checkpoint(run_, step));
+      if (is_new) known->second.test_accuracy = accuracy_in(open_checkpoint(run_, step), views_);
       const std::optional<double>& accuracy = known->second.test_accuracy;
       if (accuracy && (!best || *accuracy > best->test_accuracy)) best = {step, *accuracy};
     }

@@ -18,8 +18,9 @@ struct BestCheckpoint {
 /// resumed run knows them too; each file is read once.
 class TestAccuracies {
  public:
-  /// `run`, the opened run directory, must outlive this object.
-  explicit TestAccuracies(const Directory& run) : run_(run) {}
+  /// Of evaluations with so many `views`, which alone can be compared. `run`, the opened run directory, must outlive this
+  /// object.
+  explicit TestAccuracies(const Directory& run, int views = 1) : run_(run), views_(views) {}
 
   /// The best of those up to step `newest`, of equal ones the earliest; empty if none was evaluated. A file counts only
   /// if it can be read completely and is of the step in its name. Throws Error{io} as `list_checkpoints` does.
@@ -36,6 +37,7 @@ class TestAccuracies {
   void prove(std::uint64_t step);
 
   const Directory& run_;
+  const int views_;
   std::map<std::uint64_t, Known> known_;  ///< by step
 };
 

@@ -173,10 +173,17 @@ void write_provenance(hdf5::Writer& file, const Provenance& from) {
   file.attribute(group, "git_revision", from.git_revision);
   file.attribute(group, "time", from.time);
   if (from.test_accuracy) file.attribute(group, "test_accuracy", *from.test_accuracy);
+  file.attribute(group, "views", static_cast<std::int64_t>(from.views));
   if (!from.self_check.empty()) file.attribute(group, "self_check", from.self_check);
   if (!from.initialized_from.empty()) file.attribute(group, "initialized_from", from.initialized_from);
   if (!from.changes.empty()) file.attribute(group, "changes", from.changes);
   file.write_strings("/provenance/configuration", {from.configuration});
+}
+
+int read_views(const hdf5::Reader& file) {
+  if (!file.has_attribute("/provenance", "views")) return 1;  // as in older files
+  return static_cast<int>(std::clamp<std::int64_t>(file.attribute<std::int64_t>("/provenance", "views"), 1,
+                                                   std::numeric_limits<int>::max()));
 }
 
 /// Appends the tensors of a group.
@@ -331,6 +338,7 @@ Checkpoint read_checkpoint(const InputFile& opened) {
   if (file.has_attribute("/provenance", "test_accuracy")) {
     from.test_accuracy = file.attribute<double>("/provenance", "test_accuracy");
   }
+  from.views = read_views(file);
   if (file.has_attribute("/provenance", "self_check"))
     from.self_check = file.attribute<std::string>("/provenance", "self_check");
   if (file.has_attribute("/provenance", "initialized_from")) {
@@ -349,9 +357,10 @@ Checkpoint read_checkpoint(const InputFile& opened) {
   return checkpoint;
 }
 
-std::optional<double> recorded_test_accuracy(const InputFile& opened) try {
+std::optional<double> recorded_test_accuracy(const InputFile& opened, int views) try {
   const hdf5::Reader file(opened, ErrorKind::checkpoint);
   if (!file.has_attribute("/provenance", "test_accuracy")) return std::nullopt;
+  if (views > 0 && read_views(file) != views) return std::nullopt;
   return file.attribute<double>("/provenance", "test_accuracy");
 } catch (const Error&) {
   return std::nullopt;

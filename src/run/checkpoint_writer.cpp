@@ -10,7 +10,7 @@
 namespace cifar_mpi::run {
 
 CheckpointWriter::CheckpointWriter(const Directory& run, const Retention& retention)
-    : run_(run), retention_(retention), accuracies_(run) {}
+    : run_(run), retention_(retention), accuracies_(run, retention.views) {}
 
 WriteReport CheckpointWriter::write() {
   const double started = steady_seconds();

@@ -71,6 +71,7 @@ void write_evaluation(const DirectoryEntry& target, const EvaluationFile& e) {
   file.attribute("/", "version", kEvaluationVersion);
   file.attribute("/", "step", e.step);
   file.attribute("/", "weights", e.weights);
+  file.attribute("/", "views", e.views);
   file.write_strings("/label_names", e.label_names);
   const std::uint64_t classes = e.label_names.size(), n = e.labels.size();
   file.write("/confusion", {classes, classes}, e.confusion);
@@ -90,6 +91,7 @@ EvaluationFile read_evaluation(const DirectoryEntry& entry) {
   EvaluationFile e;
   e.step = file.attribute<std::uint64_t>("/", "step");
   e.weights = file.attribute<std::string>("/", "weights");
+  if (file.has_attribute("/", "views")) e.views = file.attribute<std::uint64_t>("/", "views");
   e.label_names = file.read_strings("/label_names", kMostClasses);
   const hdf5::Dims confusion = file.dims("/confusion"), images = file.dims("/wrong/images");
   const bool drawable = images.size() == 4 && images[0] <= kMostWrongImages &&

@@ -191,6 +191,7 @@ Start find_start(const StartRequest& asked, const std::vector<NamedTensor>& init
     start.name = found->path;
     start.progress = std::move(found->content.progress);
     start.kernels = std::move(found->content.provenance.kernels);
+    start.views = found->content.provenance.views;
     start.initialized_from = std::move(found->content.provenance.initialized_from);
   });
   world.broadcast(start.name);
@@ -248,7 +249,7 @@ std::string require_same_run(const RunFingerprint& found, const StartRequest& as
                       "with --data, or choose another --run-dir");
     if (name == kGlobalBatch) advice = batch_advice(found, asked, ranks_of_a_step);
     if (name == kLength && then != nullptr)
-      advice = concat("; its learning rate depends on it: give --steps ", *then,
+      advice = concat("; its learning rate or its lookahead depends on it: give --steps ", *then,
                       " to resume, --allow-change steps to resume with another length, or choose another ",
                       "--run-dir");
     differs(name, then != nullptr ? *then : "not recorded", value, advice);
@@ -342,6 +343,12 @@ std::vector<std::string> resume_notes(const Start& start, const StartedRun& now)
   });
   const std::string kernels = changed_kernels(start.kernels, now.kernels);
   if (!explained && !kernels.empty()) notes.push_back(kernels);
+  if (now.compares_evaluations && start.views != now.views) {
+    notes.push_back(
+        concat("note: --views is ", now.views, ", but the checkpoint was made with ", start.views,
+               ": --patience and --keep-best begin anew, because only evaluations with equal views "
+               "can be compared"));
+  }
   const std::int64_t then = find_number(start.progress.resolved, "ranks").value_or(0);
   if (then < 1 || then == now.ranks) return notes;
   if (now.by_worker || !start.progress.batches.empty()) {

@@ -43,6 +43,7 @@ struct Start {
   std::string name;              ///< of the checkpoint, for messages
   Progress progress;
   std::string kernels;  ///< the plan the checkpoint was made with
+  int views = 1;        ///< as Provenance has it; rank 0's
 };
 
 /// The newest checkpoint of a run directory that can be read and whose step is that in its name; empty if there
@@ -101,7 +102,9 @@ struct StartedRun {
   std::uint64_t samples = 0;  ///< of the training set
   std::uint64_t global_batch = 0;
   int ranks = 1;
-  bool by_worker = false;  ///< each worker's samples continue from its own count of batches
+  bool by_worker = false;             ///< each worker's samples continue from its own count of batches
+  int views = 1;                      ///< of each test image
+  bool compares_evaluations = false;  ///< --patience or --keep-best
 };
 
 /// Notes to the user about what changed; empty for a new run.

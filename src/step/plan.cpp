@@ -100,8 +100,12 @@ void plan_for(Plan& plan, const data::DatasetInfo& info) {
     if (param.weight_decay > 0.0f) param.weight_decay = static_cast<float>(plan.config.weight_decay);
   }
   for (const config::ImageSize& size : plan.config.image_sizes) {
-    if (size.pixels != plan.network.net.input.height)
-      plan.smaller.emplace(size.pixels, smaller_network(plan, size.pixels));
+    if (size.pixels == plan.network.net.input.height) continue;
+    model::NetSpec net = smaller_network(plan, size.pixels);  // refuses also sizes after the last step
+    const bool reached = std::ranges::any_of(plan.sizes.image_stages, [&](const config::ImageStage& stage) {
+      return stage.pixels == size.pixels;
+    });
+    if (reached) plan.smaller.emplace(size.pixels, std::move(net));
   }
 }
 
@@ -177,7 +181,7 @@ bool is_unbroken(const Plan& plan, const engine::Replay& steps) {
 }
 
 run::Retention retention_of(const config::TrainConfig& config) {
-  return {config.keep, config.keep_every, config.keep_best};
+  return {config.keep, config.keep_every, config.keep_best, config.views};
 }
 
 bool has_outer_momentum(const config::TrainConfig& config) {

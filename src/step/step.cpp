@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <sstream>
 #include <stdexcept>
 
 #include "cifar_mpi/base/text.hpp"
@@ -154,8 +155,10 @@ void write_step(const Device& device, Blocks& blocks, std::uint64_t done) {
 
 std::string Device::plan_text() const {
   std::string text = tower->plan_text();
-  for (const auto& [size, smaller_tower] : smaller)
-    text += concat("images of ", size, 'x', size, ":\n", smaller_tower->plan_text());
+  for (const auto& [size, smaller_tower] : smaller) {
+    std::istringstream lines(smaller_tower->plan_text());
+    for (std::string line; std::getline(lines, line);) text += concat(size, 'x', size, ' ', line, '\n');
+  }
   return text;
 }
 

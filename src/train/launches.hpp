@@ -59,8 +59,8 @@ class Launches {
 
   /// Launches so many replays as one.
   void launch(int replays, bool compares);
-  /// From here on the steps have another program.
-  void change_program() { replays_ = 0; }
+  /// From here on the steps have another program, which may have made some before.
+  void change_program() { replays_ = programs_.step->finished(); }
 
   /// Records the time of finished replays.
   void note_done(const report::StepReporter& reporter);

@@ -60,7 +60,7 @@ class Loop {
             state.plan.world.rank(), workers_hosts(state.plan), step_scale(state.plan), schedule_,
             {view_, metrics_, board_}, [&state] { return communicated_seconds(*state.programs.step); },
             [&state] { return state.blocks.update->push_counts(); }),
-        patience_(state.plan.config.patience),
+        patience_(state.plan.config.patience, state.plan.config.views),
         launches_(state.plan, state.device, state.blocks, state.programs) {}
 
   void run(const std::string& last_end);
@@ -121,10 +121,10 @@ void Loop::run(const std::string& last_end) {
     return;
   }
   if (launched() == total && was_concluded()) {
-    view_.event(concat("this run is finished: step ", launched(), " of ", total,
-                       optim::depends_on_length(plan_.config.schedule)
-                           ? concat("; --schedule ", to_string(plan_.config.schedule), " ends with it")
-                           : std::string("; raise --steps or --epochs to continue")));
+    const std::string dependent = config::length_dependence(plan_.config);
+    view_.event(
+        concat("this run is finished: step ", launched(), " of ", total, "; ",
+               dependent.empty() ? "raise --steps or --epochs to continue" : dependent + " ends with it"));
     return;
   }
   patience_.resume(plan_.world, *plan_.run, launched(), plan_.log);
@@ -188,6 +188,7 @@ void Loop::change_program() {
   finish();
   recording_->finish();
   const bool traces = recording_->requested();
+  const engine::Replay rest = recording_->rest();
   const std::string text = s_.programs.change();
   step::write_step(s_.device, s_.blocks, launched());
   launches_.change_program();
@@ -197,6 +198,7 @@ void Loop::change_program() {
                        launches_.next());
   });
   if (traces) recording_->trace_next();
+  recording_->trace_rest(rest);
   view_.event(concat("step ", launched(), ": from here on ", text));
   enter(comm::Activity::training);
   reporter_.begin_interval(launched());
@@ -410,7 +412,7 @@ bool Loop::evaluate() {
       fmt::format(", epoch {:.2f}: test accuracy {:.2f} %", epoch(launched()), 100.0 * *test_accuracy_),
       " (EMA weights, ", accuracy.count(), " images", views, ")", best ? ", the best so far" : ""));
   const report::EvaluationReport report{launched(), epoch(launched()), *test_accuracy_,
-                                        accuracy.cross_entropy};
+                                        accuracy.cross_entropy, plan_.config.views};
   metrics_.write(report);
   board_.write(report);
   record.step = launched();

@@ -2,7 +2,8 @@
 
 #include <fmt/core.h>
 
-#include "cifar_mpi/base/error.hpp"
+#include <exception>
+
 #include "cifar_mpi/base/text.hpp"
 #include "report/metrics_reader.hpp"
 
@@ -13,9 +14,9 @@ void Patience::resume(const comm::World& world, const Directory& run, std::uint6
   if (world.rank() == 0) {
     try {
       for (const report::EvaluationReport& r : report::read_metrics(run / "metrics.jsonl").evaluations) {
-        if (r.step <= step) note(r.step, r.test_accuracy);
+        if (r.step <= step && r.views == views_) note(r.step, r.test_accuracy);
       }
-    } catch (const Error& error) {
+    } catch (const std::exception& error) {  // the other ranks wait for this one
       log.warn(concat("--patience counts from step ", step, " on: ", error.what()));
     }
   }

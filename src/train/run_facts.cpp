@@ -211,6 +211,7 @@ run::Checkpoint snapshot(const step::Plan& plan, const step::Device& device, con
   from.git_revision = git_revision();
   from.time = wall_time();
   from.test_accuracy = test_accuracy;
+  from.views = plan.config.views;
   from.initialized_from = plan.initialized_from;
   from.changes = plan.changes;
   from.self_check = plan.self_check;

@@ -120,7 +120,9 @@ void build_steps(SessionState& state) {
       next.step = step::plan_local_steps(state.context(), concurrent);
       next.text = concat(plan.config.local.steps, " steps of each rank between averagings");
     } else {
-      next.step = step::plan_step(state.context(), concurrent, next.image_size);
+      const bool is_new = std::ranges::none_of(
+          programs.later, [&](const Programs::Next& other) { return other.image_size == next.image_size; });
+      if (is_new) next.step = step::plan_step(state.context(), concurrent, next.image_size);
       const model::NetSpec& net = next.image_size == 0 ? plan.network.net : plan.smaller.at(next.image_size);
       next.text = concat("images of ", net.input.height, 'x', net.input.width);
     }
@@ -179,7 +181,8 @@ run::StartedRun started_run(const step::Plan& plan, const step::Device& device) 
   return {plan.progress.resolved,   device.plan_text(),
           plan.config.reproducible, plan.config.shuffle,
           plan.info.train_count,    plan.sizes.global_batch,
-          plan.sizes.workers,       plan.sizes.partial_aggregation()};
+          plan.sizes.workers,       plan.sizes.partial_aggregation(),
+          plan.config.views,        plan.config.patience > 0 || plan.config.keep_best};
 }
 
 /// Everything beyond plain gradient descent on the given labels.

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -19,16 +20,20 @@ namespace cifar_mpi::train {
 struct Programs {
   /// A program that replaces `step`.
   struct Next {
-    std::uint64_t from = 0;  ///< completed steps
-    std::unique_ptr<engine::Runner> step;
+    std::uint64_t from = 0;                ///< completed steps
+    std::unique_ptr<engine::Runner> step;  ///< null: the earlier one for images of this size
     int image_size = 0;
     std::string text;  ///< for the log: what is different from there on
   };
   std::unique_ptr<engine::Runner> step;
   int image_size = 0;      ///< of the images of `step`, as step::image_size
   std::deque<Next> later;  ///< in order: after the first --local-after epochs, and for each of --image-size
-  /// Takes the first of `later`; returns its text.
+  /// Takes the first of `later`; returns its text. A later part of the run with images of the same size keeps the
+  /// previous program.
   std::string change() {
+    const auto again = std::ranges::find_if(
+        later, [this](const Next& next) { return next.step == nullptr && next.image_size == image_size; });
+    if (again != later.end()) again->step = std::move(step);
     Next next = std::move(later.front());
     later.pop_front();
     step = std::move(next.step);

@@ -159,7 +159,7 @@ std::optional<std::uint64_t> SampleSchedule::next(std::uint64_t from) const {
 }
 
 report::Timeline timeline_head(const step::Plan& plan, const comm::Update& update,
-                               const engine::StepProgram& program) {
+                               const engine::StepProgram& program, int image_size) {
   const std::vector<engine::LaneId> lanes = engine::lanes_of(program);
   std::vector<std::vector<engine::TaskId>> after = engine::find_dependencies(program);
   report::Timeline head;
@@ -171,6 +171,7 @@ report::Timeline timeline_head(const step::Plan& plan, const comm::Update& updat
   head.reproducible = plan.config.reproducible;
   const bool local = program.name() == report::kLocalSteps;
   head.images_per_rank = static_cast<std::uint64_t>(plan.sizes.batch * (local ? plan.sizes.local_steps : 1));
+  head.image_size = static_cast<std::uint64_t>(image_size);
   const std::vector<std::int32_t> rows = timeline_rows(program);
   for (std::size_t i = 0; i < program.tasks().size(); ++i) {
     const engine::Task& task = program.tasks()[i];
@@ -195,6 +196,7 @@ StepRecording::StepRecording(const step::Plan& plan, const comm::Update& update,
     : plan_(plan),
       update_(update),
       step_(step),
+      image_size_(step::image_size(plan, first.begin)),
       schedule_(plan.sizes.steps_per_epoch, first.begin, step::program_end(plan, first.begin),
                 std::move(boundaries), first.steps()),
       next_(plan.sizes.partial_aggregation() ? std::nullopt : schedule_.next(first.begin)),
@@ -213,8 +215,8 @@ StepRecording::StepRecording(const step::Plan& plan, const comm::Update& update,
     remove_file(file);
     return;
   }
-  file_ = std::make_unique<report::TimelineFile>(file, timeline_head(plan_, update_, step_.program()),
-                                                 first.begin, plan_.log);
+  file_ = std::make_unique<report::TimelineFile>(
+      file, timeline_head(plan_, update_, step_.program(), image_size_), first.begin, plan_.log);
 }
 
 void StepRecording::before_launch(const engine::Replay& next) {
@@ -261,9 +263,14 @@ void StepRecording::finish() {
 void StepRecording::begin_trace(const engine::Replay& first) {
   pause();
   if (!recorded_.empty()) gather();
-  std::uint64_t asked = requested_ ? first.begin + kTracedOnRequest : asked_.end;
+  std::uint64_t asked = requested_              ? first.begin + kTracedOnRequest
+                        : rest_.overlaps(first) ? rest_.end
+                                                : asked_.end;
   if (asked_.begin <= asked) asked = std::max(asked, asked_.end);  // one trace for both
-  asked = std::min(asked, step::program_end(plan_, first.begin));
+  const std::uint64_t program_end = step::program_end(plan_, first.begin);
+  const bool spans = asked > program_end && plan_.config.update != comm::UpdateKind::local;
+  rest_ = spans ? engine::Replay{program_end, asked} : engine::Replay{};
+  asked = std::min(asked, program_end);
   requested_ = false;
   std::uint64_t end = first.begin, replays = 0;
   for (; end < asked; ++replays) end += first.steps();
@@ -311,7 +318,7 @@ void StepRecording::gather() {
     std::vector<report::Timeline::Step> steps =
         collect(first, std::min(kGathered, recorded_.size() - first), clock);
     if (traced && !perfetto) {
-      report::Timeline head = timeline_head(plan_, update_, step_.program());
+      report::Timeline head = timeline_head(plan_, update_, step_.program(), image_size_);
       head.clock_uncertainty_ns = clock_uncertainty_;
       perfetto.emplace(std::move(head));
       trace.append(perfetto->begin());

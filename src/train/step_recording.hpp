@@ -38,9 +38,9 @@ class SampleSchedule {
 };
 
 /// The tasks of the step program, those of local steps once, and other facts that do not change while it
-/// runs.
+/// runs. `image_size` as step::image_size has it.
 report::Timeline timeline_head(const step::Plan& plan, const comm::Update& update,
-                               const engine::StepProgram& program);
+                               const engine::StepProgram& program, int image_size = 0);
 
 /// Logs a note if all steps of --trace are done.
 void note_past_trace(const step::Plan& plan);
@@ -71,6 +71,10 @@ class StepRecording {
   void trace_next() { requested_ = !tracing_.has_value(); }
   /// Whether it has not begun.
   bool requested() const { return requested_; }
+  /// The steps of a trace that the next program makes; empty if there are none.
+  const engine::Replay& rest() const { return rest_; }
+  /// Traces the rest of a trace that the previous program began.
+  void trace_rest(const engine::Replay& steps) { rest_ = steps; }
   /// The record of the replay that began with this step; in order, and before the launch of the second replay
   /// after it.
   void note(std::uint64_t step, const engine::StepRecord& record);
@@ -89,7 +93,8 @@ class StepRecording {
 
   bool samples(const engine::Replay& steps) const { return next_ && steps.has(*next_); }
   bool traces(const engine::Replay& steps) const {
-    return requested_ || (tracing_ && tracing_->overlaps(steps)) || asked_.overlaps(steps);
+    return requested_ || (tracing_ && tracing_->overlaps(steps)) || asked_.overlaps(steps) ||
+           rest_.overlaps(steps);
   }
   void begin_trace(const engine::Replay& first);
   void end_trace();
@@ -100,9 +105,11 @@ class StepRecording {
   const step::Plan& plan_;
   const comm::Update& update_;
   engine::Runner& step_;
+  const int image_size_;
   SampleSchedule schedule_;
   std::optional<std::uint64_t> next_;  ///< the next sample
   engine::Replay asked_;               ///< --trace
+  engine::Replay rest_;                ///< of a trace: of the previous program, then for the next one
   bool requested_ = false;
   std::optional<engine::Replay> tracing_;
   std::vector<std::int32_t> rows_;  ///< by TaskId: which of the timeline's tasks it is

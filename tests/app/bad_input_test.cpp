@@ -22,6 +22,23 @@ TEST_F(Programs, RefuseBadDataOnAllRanksWithOneSentence) {
   EXPECT_FALSE(std::filesystem::exists(file("never"))) << "a refused start leaves no folder";
 }
 
+TEST_F(Programs, NameTheRecipeThatSetsWhatTheyRefuse) {
+  const std::string train = kTrain + small("never") + " --model fast94";
+  const std::string source = "in the recipe of --model fast94: ";
+  for (const std::string way : {"local", "server"}) {
+    expect_refusal(run_command(train + " --update " + way), 2,
+                   source + "--image-size 24x3,28x3,32 works only with --update all-reduce, not with " + way +
+                       ": --image-size full works with every way to update; give --image-size full");
+  }
+  expect_refusal(run_command(train + " --flip off"), 2,
+                 source + "--views 6 shows mirrored images, but --flip off trains on none; give --views 1");
+  expect_refusal(run_command(train + " --input-size 24"), 2,
+                 source + "--image-size 24x3,28x3,32 does not fit the network's input of 24x24");
+  expect_refusal(run_command(train + " --image-size 33"), 2, "cifar_mpi_train: --image-size 33 does not fit");
+  expect_refusal(mpirun(3, kTrain + data() + " --run-dir " + file("never") + " --model resnet20"), 2,
+                 "in the recipe of --model resnet20: --global-batch 128 cannot be divided by 3 ranks");
+}
+
 TEST_F(Programs, SayWhichRankFoundTheError) {
   // Only rank 1 gets a missing file. (mpirun could start two programs, but Open MPI 5.0.7 crashes.)
   write_file(file("by_rank.sh"),

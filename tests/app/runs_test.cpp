@@ -44,11 +44,25 @@ TEST_F(Programs, TrainEvaluateAndResume) {
   EXPECT_NE(evaluate(1, "ema"), evaluate(1, "raw"));
   const Outcome again = mpirun(2, kTrain + small("first") + " --lr 0.5 --trace 1-2");
   EXPECT_EQ(again.code, 0);
-  EXPECT_NE(again.output.find("this run is finished: step 2 of 2"), std::string::npos) << again.output;
+  EXPECT_NE(again.output.find("this run is finished: step 2 of 2; raise --steps or --epochs"),
+            std::string::npos)
+      << again.output;
   EXPECT_EQ(count_lines_with(again.output,
                              "note: the run is at step 2, past those of --trace 1-2: nothing is traced"),
             1)
       << again.output;
+}
+
+TEST_F(Programs, SayWhatEndsARunForGood) {
+  for (const std::string option : {"--lookahead 2", "--schedule linear"}) {
+    const std::string train = kTrain + small("ended_" + option.substr(2, 4)) + " " + option;
+    ASSERT_EQ(run_command(train).code, 0);
+    const Outcome again = run_command(train);
+    EXPECT_NE(again.output.find("this run is finished: step 2 of 2; " + option + " ends with it"),
+              std::string::npos)
+        << again.output;
+    expect_refusal(run_command(train + " --steps 4"), 4, "its length in steps is 2, this one's is 4");
+  }
 }
 
 TEST_F(Programs, SayWhichLineOfARunsConfigurationIsWrong) {

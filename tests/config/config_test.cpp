@@ -154,7 +154,12 @@ TEST(Check, NamesTheOptionAndTheValue) {
            c.update = comm::UpdateKind::server;
            c.image_sizes = {{24, 3.0}, {32}};
          });
-  refuse("--crop-pad", "--augment crop", [](auto& c) { c.crop_pad = 2; });
+  refuse("--image-size 32 works only with", "; give --image-size full", [](auto& c) {
+    c.model = "fast94";  // its recipe sets one if none is given
+    c.update = comm::UpdateKind::server;
+    c.image_sizes = {{32}};
+  });
+  refuse("--crop-pad 2", "--augment crop, not with tutorial; leave it out", [](auto& c) { c.crop_pad = 2; });
   refuse("--crop-fill", "--augment crop", [](auto& c) { c.crop_fill = data::Fill::reflect; });
   refuse("--cutout", "--augment crop", [](auto& c) { c.cutout = 8; });
   refuse("--cutout", "-1", [](auto& c) { c.augment = data::Augment::crop, c.cutout = -1; });

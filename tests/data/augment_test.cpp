@@ -110,6 +110,12 @@ TEST(Downsample, FollowsTheNormalization) {
   EXPECT_FLOAT_EQ(small[0], 49.0f * 9.0f / 49.0f);
   EXPECT_FLOAT_EQ(small[1], 49.0f * 3.0f / 49.0f);
   EXPECT_FLOAT_EQ(small[2], 0.0f);  // the lower half does not reach row 0
+  // By the mean 10 + 98/16 and the deviation 98·√15/16 of the sixteen pixels, not of the four.
+  spec.normalize = Normalize::image;
+  const std::vector<float> standard = reference(spec, draw_augment(spec, 1, 0, 0), 0.0, image);
+  EXPECT_FLOAT_EQ(standard[0], static_cast<float>((16.0 * 9.0 / 49.0 - 1.0) / std::sqrt(15.0)));
+  EXPECT_FLOAT_EQ(standard[2], static_cast<float>(-1.0 / std::sqrt(15.0)));
+  spec.normalize = Normalize::dataset;
   spec.image_size = 4;
   AugmentSpec whole = spec;
   whole.image_size = 0;

@@ -186,6 +186,7 @@ TEST_F(EvaluatorOfRun, ShowsTheViewsOfTheOptionInTrainingToo) {
   evaluation.threads = c.threads;
   const Evaluation found =
       evaluate_checkpoint(evaluation, run::checkpoint_path(c.run_dir, 2), world(), platform, heart_);
+  EXPECT_EQ(found.record.views, 6u);
   on_rank_zero([&] { EXPECT_EQ(found.record, run::read_evaluation(c.run_dir + "/evaluation.h5")); });
   const run::Checkpoint viewed = run::read_checkpoint(run::checkpoint_path(c.run_dir, 2));
   EXPECT_EQ(viewed.state[optim::StateRole::weights][0].values,

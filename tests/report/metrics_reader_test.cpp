@@ -50,7 +50,7 @@ TEST(MetricsReader, ReadsWhatMetricsFileWrites) {
     file.write(step);
     step.step = 12;
     file.write(step);
-    file.write(EvaluationReport{12, 0.5, 0.75, 1.5});
+    file.write(EvaluationReport{12, 0.5, 0.75, 1.5, 2});
   }
   const Metrics metrics = read_metrics(path);
   EXPECT_TRUE(metrics.problems.empty()) << metrics.problems.front();
@@ -69,6 +69,7 @@ TEST(MetricsReader, ReadsWhatMetricsFileWrites) {
   EXPECT_EQ(metrics.steps[0].compute_ms_max, 4.0);
   ASSERT_EQ(metrics.evaluations.size(), 1u);
   EXPECT_EQ(metrics.evaluations[0].test_accuracy, 0.75);
+  EXPECT_EQ(metrics.evaluations[0].views, 2);
   ASSERT_EQ(metrics.events.size(), 1u);
   EXPECT_EQ(metrics.events[0].kind, RunEventKind::resume);
   EXPECT_EQ(metrics.events[0].text, event.text);

@@ -158,7 +158,7 @@ TEST(MetricsFile, PutsEveryFigureUnderItsName) {
     r.train_accuracy = 0.25;
     r.seconds = 12.5;
     file.write(r);
-    file.write(EvaluationReport{20, 2.5, 0.75, 1.5});
+    file.write(EvaluationReport{20, 2.5, 0.75, 1.5, 6});
   }
   EXPECT_EQ(read_file(path),
             kFirstLine +
@@ -167,7 +167,7 @@ TEST(MetricsFile, PutsEveryFigureUnderItsName) {
                 "1,"
                 "\"images_per_second\":5012.34,\"seconds\":12.5,\"compute_ms\":null,\"kind\":\"step\"}\n"
                 "{\"step\":20,\"epoch\":2.5,\"weights\":\"ema\",\"test_accuracy\":0.75,"
-                "\"test_cross_entropy\":1.5,\"kind\":\"evaluation\"}\n");
+                "\"test_cross_entropy\":1.5,\"views\":6,\"kind\":\"evaluation\"}\n");
 }
 
 TEST(MetricsFile, WarnsOnceWhenItCannotWriteAndLeavesNoLineTorn) {

@@ -23,6 +23,7 @@ Timeline recorded() {
   timeline.wire = "bf16";
   timeline.reproducible = true;
   timeline.images_per_rank = 128;
+  timeline.image_size = 24;
   timeline.tasks = {{"forward", 0, engine::TaskKind::work, 0, {}},
                     {"sum", 1, engine::TaskKind::collective, 4096, {0}},
                     {"update", 0, engine::TaskKind::work, 0, {1}}};
@@ -229,16 +230,18 @@ TEST_F(TimelineOfARun, GoesOnWithWhatLiesBeforeTheStepItIsResumedAt) {
   EXPECT_EQ(numbers(read_timeline(path_)), (Numbers{3, 4, 6}));
 }
 
-TEST_F(TimelineOfARun, IsBegunAnewWithOtherTasksOrHosts) {
-  Timeline other = recorded();
+TEST_F(TimelineOfARun, IsBegunAnewWithOtherTasksHostsOrImages) {
+  Timeline other = recorded(), larger = recorded();
   other.hosts = {"node1", "node3"};
-  for (const Timeline& next : {other, recorded()}) {
+  larger.image_size = 28;
+  for (const Timeline& next : {other, recorded(), larger, recorded()}) {
     TimelineFile file(path_, next, 100, Log());
     EXPECT_FALSE(std::filesystem::exists(path_)) << "a run without a sample shows another one's";
     file.add(steps(3, 1), sharp());
     file.finish();
     EXPECT_EQ(numbers(read_timeline(path_)), Numbers{3});
     EXPECT_EQ(read_timeline(path_).hosts, next.hosts);
+    EXPECT_EQ(read_timeline(path_).image_size, next.image_size);
   }
 }
 

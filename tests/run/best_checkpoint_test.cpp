@@ -21,13 +21,14 @@ class TestAccuraciesTest : public testing::Test {
 
   /// A checkpoint of `step` under the name of `named`, or of its own.
   std::string write(std::uint64_t step, std::optional<double> test_accuracy,
-                    std::optional<std::uint64_t> named = std::nullopt) {
+                    std::optional<std::uint64_t> named = std::nullopt, int views = 1) {
     Checkpoint checkpoint;
     checkpoint.state[optim::StateRole::weights] = checkpoint.state[optim::StateRole::average] = {
         {"conv1/weights", {100, 30}, "[in, out]", std::vector<float>(3000, 1.5f)}};
     checkpoint.progress.step = step;
     checkpoint.progress.identity = {{"model", "tutorial"}};
     checkpoint.provenance.test_accuracy = test_accuracy;
+    checkpoint.provenance.views = views;
     const std::string path = checkpoint_path(dir_.path(), named.value_or(step));
     write_checkpoint(path, checkpoint);
     return path;
@@ -54,6 +55,16 @@ TEST_F(TestAccuraciesTest, TakeTheBestAndOfEqualOnesTheEarliest) {
   EXPECT_EQ(best(100), 3u);
   fs::remove(checkpoint_path(dir_.path(), 3));
   EXPECT_EQ(best(100), 4u);
+}
+
+TEST_F(TestAccuraciesTest, CompareNoneOfOtherViews) {
+  write(1, 0.5);
+  write(2, 0.75, std::nullopt, 6);
+  write(3, 0.25);
+  EXPECT_EQ(best(100), 1u);
+  EXPECT_EQ(step_of(TestAccuracies(dir_.opened(), 6).best(100)), 2u);
+  EXPECT_EQ(step_of(TestAccuracies(dir_.opened(), 2).best(100)), 0u);
+  EXPECT_EQ(recorded_test_accuracy(checkpoint_path(dir_.path(), 2)), 0.75);
 }
 
 TEST_F(TestAccuraciesTest, BelieveNoFileThatIsDamagedMisnamedOrMakesNoSense) {

@@ -35,7 +35,7 @@ std::vector<std::string> facts(const Checkpoint& checkpoint) {
   for (const auto& [name, value] : progress.identity) list.push_back(concat("identity ", name, '|', value));
   for (const auto& [name, value] : progress.resolved) list.push_back(concat("resolved ", name, '|', value));
   const Provenance& from = checkpoint.provenance;
-  list.push_back(concat("ranks ", from.ranks, " global batch ", from.global_batch));
+  list.push_back(concat("ranks ", from.ranks, " global batch ", from.global_batch, " views ", from.views));
   for (const double value : {progress.epoch, from.learning_rate, from.test_accuracy.value_or(-1.0)}) {
     list.push_back(fmt::format("{:a}", value));
   }

@@ -15,6 +15,7 @@ EvaluationFile small() {
   EvaluationFile e;
   e.step = 781;
   e.weights = "raw";
+  e.views = 6;
   e.label_names = {"cat", "dog", "<b>"};
   e.confusion = {7, 1, 0, 0, 9, 0, 2, 0, 3};
   e.image = {2, 1, 3};

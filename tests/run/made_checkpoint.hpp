@@ -75,6 +75,7 @@ inline Checkpoint make_checkpoint() {
   from.git_revision = "0123abc";
   from.time = "2024-05-06 07:08:09";
   from.test_accuracy = 0.861;
+  from.views = 6;
   from.initialized_from = "step_000000781.h5, step 781";
   from.changes = "step 500: --lr 0.1 -> 0.01\n";
   return checkpoint;

@@ -90,12 +90,13 @@ TEST(RequireSameRun, LetsWhatIsNamedDifferAndNamesWhatCouldBe) {
 TEST(RequireSameRun, SaysWhichLengthARateWasMadeFor) {
   StartRequest asked;
   asked.fingerprint = {{kLength, "1280"}};
-  expect_error(
-      ErrorKind::checkpoint,
-      {"its length in steps is 640, this one's is 1280; its learning rate depends on it: give --steps 640"},
-      [&] {
-        require_same_run({{kLength, "640"}}, asked, "file", 1);
-      });
+  expect_error(ErrorKind::checkpoint,
+               {"its length in steps is 640, this one's is 1280; its learning rate or its lookahead depends "
+                "on it: give "
+                "--steps 640"},
+               [&] {
+                 require_same_run({{kLength, "640"}}, asked, "file", 1);
+               });
 }
 
 TEST(RequireSameRun, SuggestsTheGlobalBatchWhereOnlyTheRanksChanged) {
@@ -280,6 +281,20 @@ TEST(ResumeNotes, SpeakOfShardsWhereTheNumberOfRanksChanged) {
   now.reproducible = false;
   EXPECT_EQ(resume_notes(start, now).size(), 1u);  // other bits
   start.resumed = false;
+  EXPECT_TRUE(resume_notes(start, now).empty());
+}
+
+TEST(ResumeNotes, SpeakOfViewsWhereEvaluationsAreCompared) {
+  Start start;
+  start.resumed = true;
+  StartedRun now;
+  now.views = 6;
+  EXPECT_TRUE(resume_notes(start, now).empty());
+  now.compares_evaluations = true;
+  ASSERT_EQ(resume_notes(start, now).size(), 1u);
+  EXPECT_TRUE(resume_notes(start, now)[0].starts_with(
+      "note: --views is 6, but the checkpoint was made with 1: --patience and --keep-best begin anew"));
+  start.views = 6;
   EXPECT_TRUE(resume_notes(start, now).empty());
 }
 

@@ -306,6 +306,29 @@ TEST_F(SelfChecks, ThatAreStoppedAreNoVerdict) {
   EXPECT_TRUE(start(check())->plan.self_check.starts_with("passed "));
 }
 
+/// A check of fewer tasks says nothing about the others.
+TEST_F(SelfChecks, AreMadeAgainForTasksThatWereNotChecked) {
+  break_last_rank(Fault::lost);  // the record has the key before the check ends
+  config::TrainConfig plain = small();
+  plain.model = "resnet20";
+  plain.input_size = 0;
+  plain.augment = data::Augment::crop;
+  config::TrainConfig slow = plain, clipped = plain, growing = plain;
+  slow.lookahead = 2;
+  clipped.clip_norm = 1.0;
+  growing.image_sizes = {{16}};
+  const SelfCheck all = check();
+  std::vector<std::string> keys;
+  for (const config::TrainConfig& c : {plain, slow, clipped, growing}) {
+    expect_agreed(ErrorKind::device, "its self-check was stopped", [&] {
+      train::set_up(c, opened(c), world(), Log(world().rank() + 1), device(), stop_, &all);
+    });
+    world().barrier();
+    keys.push_back(record()->key);
+    EXPECT_EQ(std::ranges::count(keys, keys.back()), 1) << keys.size();
+  }
+}
+
 /// Only the steps of the run itself are observed.
 TEST_F(SelfChecks, FindAStepThatASummaryChanges) {
   break_last_rank(Fault::observed);

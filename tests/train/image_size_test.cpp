@@ -1,5 +1,7 @@
+#include <algorithm>
 #include <iterator>
 #include <numeric>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -49,6 +51,7 @@ class ImageSizes : public RunTest {
 TEST_F(ImageSizes, ChangeNothingElseOfTheSteps) {
   const config::TrainConfig c = growing("growing");
   const auto whole = start(c);
+  EXPECT_EQ(whole->programs.later.size(), 2u);
   run_loop(*whole);
   const std::vector<std::pair<int, float>> wanted = rows(*whole);
   config::TrainConfig alone = growing("alone");
@@ -69,6 +72,53 @@ TEST_F(ImageSizes, ChangeNothingElseOfTheSteps) {
   const auto other = start(alone);
   run_loop(*other);
   EXPECT_NE(rows(*other), wanted);
+}
+
+/// A size that comes again has the program of the first time.
+TEST_F(ImageSizes, ChangeBackToTheSameProgram) {
+  config::TrainConfig c = growing("back");
+  c.image_sizes = {{12, 0.25}, {20, 0.25}, {12, 0.125}, {20}};
+  const auto whole = start(c);
+  ASSERT_EQ(whole->programs.later.size(), 3u);
+  const engine::Runner* const first = whole->programs.step.get();
+  const engine::Runner* const second = whole->programs.later[0].step.get();
+  EXPECT_EQ(whole->programs.later[1].step, nullptr);
+  EXPECT_EQ(whole->programs.later[2].step, nullptr);
+  run_loop(*whole);
+  ASSERT_EQ(whole->programs.step.get(), second);
+  EXPECT_EQ(second->finished(), 2u + 2u);
+  config::TrainConfig alone = c;
+  alone.run_dir = path("one_by_one");
+  alone.allow_change = {"image-size"};
+  std::unique_ptr<SessionState> last;
+  for (const auto& [steps, size] : {std::pair{2, 12}, {4, 20}, {5, 12}, {7, 20}}) {
+    alone.steps = steps;
+    alone.image_sizes = {{size}};
+    last.reset();
+    last = start(alone);
+    run_loop(*last);
+  }
+  EXPECT_EQ(rows(*last), rows(*whole));
+  EXPECT_NE(first, second);
+}
+
+TEST_F(ImageSizes, HaveKernelsOnlyIfTheRunReachesThem) {
+  config::TrainConfig c = growing("short");
+  c.steps = 4;
+  c.image_sizes = {{12, 0.25}, {20, 0.75}, {16, 0.5}, {32}};
+  const auto state = start(c);
+  ASSERT_EQ(state->device.smaller.size(), 2u);
+  EXPECT_FALSE(state->device.smaller.contains(16));
+  const std::string text = state->device.plan_text();
+  std::istringstream lines(text);
+  std::size_t small = 0;
+  for (std::string line; std::getline(lines, line);) {
+    EXPECT_FALSE(line.ends_with(':')) << line;
+    small += line.starts_with("12x12 ") ? 1 : 0;
+  }
+  const std::string& one = state->device.smaller.at(12)->plan_text();
+  EXPECT_EQ(small, static_cast<std::size_t>(std::ranges::count(one, '\n')));
+  EXPECT_GT(small, 0u);
 }
 
 TEST_F(ImageSizes, ResumeToTheSameBitsAtAndBetweenTheirBoundaries) {

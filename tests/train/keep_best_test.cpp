@@ -117,6 +117,20 @@ TEST_F(KeepBest, KnowsTheBestFromTheFilesWhenTheRunGoesOn) {
   EXPECT_EQ(linked(c), better);
 }
 
+TEST_F(KeepBest, ComparesNoEvaluationsOfOtherViews) {
+  config::TrainConfig c = keeping();
+  c.steps = 4;
+  run(c);
+  rate(c, linked(c), 1.0);  // no later one is better
+  c.views = 2;
+  c.steps = 8;
+  run(c);
+  std::map<std::uint64_t, double> accuracies = evaluations(c);
+  accuracies.erase(2), accuracies.erase(4);
+  EXPECT_EQ(linked(c), first_best(accuracies));
+  EXPECT_EQ(run::read_checkpoint(run::checkpoint_path(c.run_dir, 8)).provenance.views, 2);
+}
+
 TEST_F(KeepBest, SetsTheLinkRightThatAKillLeftBehind) {
   config::TrainConfig c = keeping();
   c.checkpoint_every = 2;

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
+
 #include "cifar_mpi/run/run_directory.hpp"
 #include "report/metrics_reader.hpp"
 #include "train/run_fixture.hpp"
@@ -79,12 +82,37 @@ TEST_F(EarlyEnd, CountsEvaluationsOfEarlierStarts) {
   EXPECT_EQ(metrics(c).events.back().step, 12u);
 }
 
+TEST_F(EarlyEnd, CountsNoEvaluationsWithOtherViews) {
+  config::TrainConfig c = impatient();
+  run(c);
+  c.views = 2;
+  run(c);  // from step 8 on
+  EXPECT_EQ(metrics(c).events.back().step, 16u);
+  EXPECT_EQ(metrics(c).evaluations.front().views, 1);
+  EXPECT_EQ(metrics(c).evaluations.back().views, 2);
+}
+
+/// The other ranks would wait for rank 0.
+TEST_F(EarlyEnd, ComesAlsoWhereTheFileCannotBeRead) {
+  Patience patience(1);
+  on_rank_zero([&] {
+    std::filesystem::create_directories(path("run"));
+    std::ofstream(path("run/metrics.jsonl")) << "{\"format\":\"cifar_mpi metrics\",\"version\":9}\n";
+  });
+  patience.resume(world(), opened(config()), 7, Log(world().rank() + 1));
+  patience.note(8, 0.5);
+  EXPECT_FALSE(patience.exhausted());
+  patience.note(9, 0.5);
+  EXPECT_TRUE(patience.exhausted());
+}
+
 TEST_F(EarlyEnd, DoesNotComeWhileThereIsPatience) {
   config::TrainConfig c = impatient();
-  c.patience = 60;
-  c.steps = 6;
+  c.patience = 8;
+  c.steps = 16;
   run(c);
-  EXPECT_EQ(metrics(c).events.back().step, 6u);
+  EXPECT_EQ(metrics(c).evaluations.size(), 8u) << "the last seven are no better";
+  EXPECT_EQ(metrics(c).events.back().step, 16u);
   EXPECT_EQ(metrics(c).events.back().text, "");
 }
 

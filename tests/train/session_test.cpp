@@ -272,14 +272,19 @@ TEST_F(Session, RefusesAStateOfAnotherOptimizerThanItsRuns) {
                 [&] { start(config()); });
 }
 
-TEST_F(Session, RefusesAnotherLengthWhereTheRateDependsOnIt) {
-  config::TrainConfig c = config();
-  c.schedule = optim::ScheduleKind::cosine;
-  run(c);
-  c.steps = 6;
-  expect_agreed(ErrorKind::checkpoint,
-                "its length in steps is 4, this one's is 6; its learning rate depends on it",
-                [&] { start(c); });
+TEST_F(Session, RefusesAnotherLengthWhereTheRateOrLookaheadDependsOnIt) {
+  config::TrainConfig cosine = config(), slow = config();
+  cosine.schedule = optim::ScheduleKind::cosine;
+  slow.lookahead = 2;
+  slow.run_dir = path("slow");
+  for (config::TrainConfig c : {cosine, slow}) {
+    run(c);
+    c.steps = 6;
+    expect_agreed(
+        ErrorKind::checkpoint,
+        "its length in steps is 4, this one's is 6; its learning rate or its lookahead depends on it",
+        [&] { start(c); });
+  }
 }
 
 TEST_F(Session, ComputesAtTheSameBitsTwice) {

@@ -194,6 +194,21 @@ TEST_F(Recording, GoesOnWhenTheRunDoes) {
   EXPECT_EQ(after.steps[1], before.steps[1]);
 }
 
+/// Their tasks have the same names, but take other times.
+TEST_F(Recording, HasOnlyStepsOfTheLastImageSize) {
+  config::TrainConfig c = thirty_steps();
+  c.model = "resnet20";
+  c.augment = data::Augment::crop;
+  c.lr = 0.01;
+  c.image_sizes = {{12, 1.0}, {16, 1.0}, {12}};  // steps 1 to 8, 9 to 16, 17 to 30
+  run(c);
+  world().barrier();
+  const report::Timeline timeline = report::read_timeline(c.run_dir + "/timeline.h5");
+  EXPECT_EQ(timeline.image_size, 12u);
+  ASSERT_FALSE(timeline.steps.empty());
+  EXPECT_GE(timeline.steps.front().step, 16u);
+}
+
 TEST_F(Recording, HoldsUpNoRunWhereItCannotBeWritten) {
   const config::TrainConfig c = thirty_steps();
   on_rank_zero([&] { std::filesystem::create_directories(c.run_dir + "/timeline.h5/mine"); });
@@ -276,6 +291,22 @@ TEST_F(Trace, IsMadeOfTheNextTenStepsWhenAnyRankIsAskedAndOnce) {
   EXPECT_EQ(files, 1);
   for (int rank = 0; rank < world().size(); ++rank)
     EXPECT_EQ(steps(read(c, 3), rank), from_to(3, 12)) << "step 1 asks, and all ranks know after step 2";
+}
+
+TEST_F(Trace, OfARequestGoesOnWithImagesOfAnotherSize) {
+  config::TrainConfig c = thirty_steps();
+  c.model = "resnet20";
+  c.augment = data::Augment::crop;
+  c.lr = 0.01;
+  c.image_sizes = {{12, 0.875}, {16, 0.25}, {12}};  // steps 1 to 7, 8 and 9, 10 to 30
+  c.trace = {20, 21};
+  stop_ = engine::kTraceRequest;
+  run(c);
+  world().barrier();
+  for (const auto& [first, last] : {std::pair{3, 7}, {8, 9}, {10, 12}, {20, 21}}) {
+    EXPECT_EQ(steps(read(c, first), 0),
+              from_to(static_cast<std::uint64_t>(first), static_cast<std::uint64_t>(last)));
+  }
 }
 
 TEST_F(Trace, IsOneOfTheStepsOfARequestAndOfTheOption) {

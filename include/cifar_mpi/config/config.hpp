@@ -183,6 +183,10 @@ void check(const TrainConfig& config);
 /// input, Error{data} when the dataset is too small for the ranks.
 Sizes resolve_sizes(const TrainConfig& config, int ranks, const data::DatasetInfo& dataset);
 
+/// The option with which each step depends on the run's length, such as "--lookahead 5". Empty: the length of a
+/// resumed run may change.
+std::string length_dependence(const TrainConfig& config);
+
 /// The learning-rate schedule of a run.
 optim::ScheduleSpec schedule_spec(const TrainConfig& config, const Sizes& sizes, std::uint64_t train_samples);
 

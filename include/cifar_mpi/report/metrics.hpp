@@ -51,6 +51,7 @@ struct EvaluationReport {
   double epoch = 0.0;
   double test_accuracy = 0.0;
   double cross_entropy = 0.0;
+  int views = 1;  ///< of each image, --views
 };
 
 /// Events that concern a whole run.

@@ -69,6 +69,7 @@ struct Timeline {
   /// --reproducible: sums are the same on any number of ranks, which rules out changes of other options.
   bool reproducible = false;
   std::uint64_t images_per_rank = 0;               ///< of a step
+  std::uint64_t image_size = 0;                    ///< side of these images; 0: the network's input
   std::vector<TimelineTask> tasks;                 ///< by TaskId
   std::vector<std::string> hosts;                  ///< by rank
   std::vector<std::int64_t> clock_uncertainty_ns;  ///< by rank, of the translation; 0 on rank 0's host

@@ -12,7 +12,7 @@
 /// The sampled steps of a run on the disk, RUN_DIR/timeline.h5.
 ///
 ///   /                        attributes format = "cifar_mpi timeline", version, program, collective, wire,
-///                            reproducible (0 or 1; missing: 0), images_per_rank
+///                            reproducible (0 or 1; missing: 0), images_per_rank, image_size (missing: 0)
 ///   /hosts [P] text, /clock_uncertainty_ns [P] int64
 ///                            by rank
 ///   /tasks/name [T] text, /tasks/lane [T] int64, /tasks/collective [T] uint8 (0 or 1),

@@ -24,7 +24,7 @@ struct NamedTensor {
   bool running = false;  ///< a running statistic: has a group of its own in the file
 };
 
-/// The item of the fingerprint that holds the run's length, if its learning rate depends on it.
+/// The item of the fingerprint that holds the run's length, if its steps depend on it.
 inline constexpr const char* kLength = "length in steps";
 
 /// The position and the identity of a run; equal for two runs that did the same work.
@@ -53,6 +53,7 @@ struct Provenance {
   std::string git_revision;
   std::string time;
   std::optional<double> test_accuracy;  ///< of the EMA weights
+  int views = 1;                        ///< of each test image, in the run's evaluations
   std::string initialized_from;         ///< the checkpoint whose weights the run began with; empty: none
   std::string changes;  ///< options that changed on resume: "step 500: --lr 0.1 -> 0.01", one resume per line
   std::string self_check;  ///< of the device: whether it passed, when, and on what; empty: unknown
@@ -105,8 +106,9 @@ void write_checkpoint(const DirectoryEntry& file, const Checkpoint& checkpoint);
 /// not match the file's `content_hash` or has no tensors or no identity. Reads versions 2 (only sgd) and 3.
 Checkpoint read_checkpoint(const InputFile& file);
 
-/// The test accuracy in a checkpoint's provenance; empty if it has none or cannot be read.
-std::optional<double> recorded_test_accuracy(const InputFile& file);
+/// The test accuracy in a checkpoint's provenance; empty if it has none, has one of another number of `views`
+/// (0: any will do), or cannot be read.
+std::optional<double> recorded_test_accuracy(const InputFile& file, int views = 0);
 
 /// Copies of `tensors` in the order of `params`, which end with the running statistics (an optimizer's rows have none).
 /// Throws Error{checkpoint} naming `path` and the first parameter that is missing, extra or of another shape.

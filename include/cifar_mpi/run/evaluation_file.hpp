@@ -11,7 +11,7 @@
 /// RUN_DIR/evaluation.h5: the result of the last evaluation of the test split, image by image.
 ///
 ///   /                 attributes format = "cifar_mpi evaluation", version = 1, step (uint64),
-///                     weights ("ema" or "raw")
+///                     weights ("ema" or "raw"), views (uint64, of each image; missing: 1)
 ///   /label_names      [C] text
 ///   /confusion        [C, C] uint64, images by true class (row) and predicted class (column)
 ///   /wrong/images     [n, h, w, c] uint8, some misclassified images; /wrong/labels and /wrong/predictions
@@ -40,6 +40,7 @@ struct Mistakes {
 struct EvaluationFile {
   std::uint64_t step = 0;
   std::string weights = "ema";
+  std::uint64_t views = 1;
   std::vector<std::string> label_names;
   std::vector<std::uint64_t> confusion;  ///< [C, C]
 

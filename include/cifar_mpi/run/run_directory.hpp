@@ -47,6 +47,7 @@ struct Retention {
   int keep = 5;
   std::int64_t keep_every = 0;
   bool keep_best = false;
+  int views = 1;  ///< of the evaluations among which the best is chosen
 };
 
 /// Removes the others up to `newest`, the step just written, but not `best`. Later files (damaged ones that

@@ -53,7 +53,7 @@ struct Plan {
   config::Sizes sizes;
   evaluation::Network network;
   std::map<int, model::NetSpec>
-      smaller;                   ///< the network for each other size of --image-size; same parameters
+      smaller;  ///< the network for each other size of --image-size that a step has; same parameters
   run::Progress progress;        ///< where the run starts; `batches` as of the last checkpoint
   Adopted adopted;               ///< from the checkpoint it starts from
   std::string initialized_from;  ///< for Provenance

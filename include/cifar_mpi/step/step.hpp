@@ -30,7 +30,7 @@ struct Device {
   const lower::Tower& tower_for(int image_size) const {
     return image_size == 0 ? *tower : *smaller.at(image_size);
   }
-  /// The kernel choices of all towers.
+  /// The kernel choices of all towers, one per line; those of `smaller` begin with the size of the images.
   std::string plan_text() const;
 };
 
