@@ -18,13 +18,16 @@ TEST_F(Programs, TakeEveryRecipe) {
   int recipes = 0;
   for (const auto& entry : std::filesystem::directory_iterator(CIFAR_MPI_SOURCE_ROOT "/jobs/recipes")) {
     ++recipes;
-    const std::string path = entry.path().string(), model = entry.path().stem().string();
+    const std::string path = entry.path().string(), name = entry.path().stem().string();
+    const std::string model = name.substr(0, name.find('-'));  // NAME-VARIANT is another recipe of that model
     const Outcome printed = run_command(kTrain + " --config " + path + " --print-config");
     EXPECT_EQ(printed.code, 0) << path;
     EXPECT_NE(printed.output.find("model=\"" + model + "\""), std::string::npos) << path;
-    EXPECT_EQ(run_command(kTrain + " --model " + model + " --print-config").output, printed.output) << path;
+    if (name == model) {
+      EXPECT_EQ(run_command(kTrain + " --model " + model + " --print-config").output, printed.output) << path;
+    }
   }
-  EXPECT_GE(recipes, 3);
+  EXPECT_GE(recipes, 5);
 }
 
 TEST_F(Programs, LetOptionsReplaceWhatAModelBrings) {
