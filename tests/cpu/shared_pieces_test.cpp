@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <iostream>
 #include <stdexcept>
 #include <thread>
@@ -127,6 +128,7 @@ TEST(SharedPieces, MakeProgressOnTheCallingThreadAlone) {
     void make_progress() override {
       EXPECT_EQ(std::this_thread::get_id(), caller);
       ++count;
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));  // the other thread takes the next piece
     }
     std::thread::id caller = std::this_thread::get_id();
     int count = 0;
