@@ -118,7 +118,7 @@ struct PiecedConv {
   Desc dst, grad_dst;
 };
 
-/// The format of the whole batch of which `piece` is a part; none if it is not one of these.
+/// The format of the whole batch if `piece` has one of these formats, else none.
 std::optional<Desc> whole_of(const Planning& planning, const Desc& piece, int samples, const Extent& extent) {
   using Tag = memory::format_tag;
   for (const Tag tag : {Tag::nhwc, Tag::nchw, Tag::nChw16c, Tag::nChw8c}) {
@@ -128,7 +128,7 @@ std::optional<Desc> whole_of(const Planning& planning, const Desc& piece, int sa
   return std::nullopt;
 }
 
-/// The affine with pieces that the threads compute at the same time, if the batch has such pieces.
+/// The convolution in pieces that the threads compute at the same time, if the batch has such pieces.
 std::optional<PiecedConv> plan_shared(const Planning& planning, const model::Conv2d& layer,
                                       AffinePlace place) {
   const int samples = samples_per_shared_piece(planning.batch, planning.threads);
