@@ -5,16 +5,25 @@
 
 #include "cpu/parallel.hpp"
 #include "cpu/pieces.hpp"
+#include "cpu/shared_pieces.hpp"
 
 namespace cifar_mpi::cpu {
 namespace {
 
+/// With so few weights, waking oneDNN's threads takes longer than the copy.
+bool few_weights(const Desc& master) {
+  constexpr std::size_t kMostBytes = std::size_t{512} << 10;
+  return master.get_size() <= kMostBytes;
+}
+
 WeightCopy plan_copy(const Dnnl& dnnl, const Desc& master, const Desc& wanted) {
   if (wanted == master) return {wanted, std::nullopt, std::nullopt};
+  const OneThread one(few_weights(master));
   return {wanted, std::nullopt, make_reorder(dnnl, master, wanted)};
 }
 
 WeightCopy plan_rotated_copy(const Dnnl& dnnl, const Desc& master, const Desc& wanted, Rotation rotation) {
+  const OneThread one(few_weights(master));
   rotation.unpack = make_reorder(dnnl, master, rotation.taps);
   Kernel reorder = make_reorder(dnnl, rotation.rotated, wanted);
   return {wanted, std::move(rotation), std::move(reorder)};
@@ -36,6 +45,18 @@ engine::Task rotate_task(const std::string& name, const Rotation& rotation, std:
     });
   };
   return {name, {bytes}, {bytes}, turn, {}};
+}
+
+/// The task that runs `kernel` for all pieces.
+engine::Task plan_pieces(const std::string& name, const Dnnl& dnnl, const Affine& affine,
+                         const Kernel& kernel, const std::vector<std::vector<Operand>>& pieces,
+                         std::byte* scratch) {
+  if (affine.concurrent > 1)
+    return shared_kernel_task(name, dnnl, kernel, pieces, affine.concurrent, scratch);
+  std::vector<engine::Task> parts;
+  for (const std::vector<Operand>& operands : pieces)
+    parts.push_back(kernel_task(name, dnnl, kernel, operands, scratch));
+  return in_one(name, std::move(parts));
 }
 
 }  // namespace
@@ -86,67 +107,88 @@ std::vector<Operand> Affine::forward_operands(const std::byte* x, const void* we
   return operands;
 }
 
+std::size_t Affine::scratch_bytes(const Kernel& kernel) const {
+  return concurrent > 1 ? shared_scratch_bytes(kernel, concurrent) : kernel.scratch_bytes();
+}
+
+std::size_t Affine::partial_floats() const {
+  constexpr std::size_t kLine = 16;
+  return (weight_floats() + bias_floats() + kLine - 1) / kLine * kLine;
+}
+
+std::size_t Affine::partial_bytes() const {
+  const int parts = concurrent > 1 ? pieces - 1 : 1;
+  return partial_floats() * sizeof(float) * static_cast<std::size_t>(parts);
+}
+
 std::vector<Operand> PieceSums::operands(int piece) const {
   const bool first = piece == 0;
-  std::vector<Operand> list{writes(DNNL_ARG_DIFF_WEIGHTS, affine_.master, first ? sums_[0] : partial_)};
+  const int part = affine_.concurrent > 1 ? piece - 1 : 0;
+  float* const partial =
+      first ? nullptr : partial_ + affine_.partial_floats() * static_cast<std::size_t>(part);
+  std::vector<Operand> list{writes(DNNL_ARG_DIFF_WEIGHTS, affine_.master, first ? sums_[0] : partial)};
   if (affine_.has_bias()) {
-    float* const biases = first ? sums_[1] : partial_ + affine_.weight_floats();
+    float* const biases = first ? sums_[1] : partial + affine_.weight_floats();
     list.push_back(writes(DNNL_ARG_DIFF_BIAS, affine_.bias, biases));
   }
   return list;
 }
 
-void PieceSums::add(int piece, std::vector<engine::Task>& parts) const {
-  if (piece == 0) return;
-  parts.push_back(add_task(partial_, sums_[0], affine_.weight_floats()));
-  if (affine_.has_bias()) {
-    parts.push_back(add_task(partial_ + affine_.weight_floats(), sums_[1], affine_.bias_floats()));
-  }
+void PieceSums::add(int parts, std::vector<engine::Task>& tasks) const {
+  if (parts == 0) return;
+  const std::size_t stride = affine_.partial_floats(), weights = affine_.weight_floats();
+  tasks.push_back(add_parts_task(partial_, stride, parts, sums_[0], weights));
+  if (affine_.has_bias())
+    tasks.push_back(add_parts_task(partial_ + weights, stride, parts, sums_[1], affine_.bias_floats()));
 }
 
 engine::Task plan_affine_forward(const std::string& name, const Dnnl& dnnl, const Affine& affine,
                                  const AffineMemory& memory, const void* weights, const float* biases) {
-  std::vector<engine::Task> parts;
+  std::vector<std::vector<Operand>> pieces;
   for (int p = 0; p < affine.pieces; ++p) {
-    parts.push_back(kernel_task(name, dnnl, affine.kernels.forward,
-                                affine.forward_operands(memory.src + offset_of_piece(affine.src, p), weights,
-                                                        biases, memory.dst + offset_of_piece(affine.dst, p)),
-                                memory.scratch));
+    pieces.push_back(affine.forward_operands(memory.src + offset_of_piece(affine.src, p), weights, biases,
+                                             memory.dst + offset_of_piece(affine.dst, p)));
   }
-  return in_one(name, std::move(parts));
+  return plan_pieces(name, dnnl, affine, affine.kernels.forward, pieces, memory.scratch);
 }
 
 engine::Task plan_weight_gradient(const std::string& name, const Dnnl& dnnl, const Affine& affine,
                                   const AffineMemory& memory, float* grad_weights, float* grad_biases) {
   const PieceSums sums(affine, memory.partial, grad_weights, grad_biases);
-  std::vector<engine::Task> parts;
+  const Kernel& kernel = affine.kernels.weight_gradient;
+  std::vector<std::vector<Operand>> pieces;
   for (int p = 0; p < affine.pieces; ++p) {
-    std::vector<Operand> operands = sums.operands(p);
-    operands.push_back(reads(DNNL_ARG_SRC, affine.src, memory.src + offset_of_piece(affine.src, p)));
-    operands.push_back(
+    pieces.push_back(sums.operands(p));
+    pieces.back().push_back(reads(DNNL_ARG_SRC, affine.src, memory.src + offset_of_piece(affine.src, p)));
+    pieces.back().push_back(
         reads(DNNL_ARG_DIFF_DST, affine.grad_dst, memory.grad_dst + offset_of_piece(affine.grad_dst, p)));
-    parts.push_back(
-        kernel_task(name, dnnl, affine.kernels.weight_gradient, std::move(operands), memory.scratch));
-    sums.add(p, parts);
   }
-  return in_one(name, std::move(parts));
+  std::vector<engine::Task> tasks;
+  if (affine.concurrent > 1) {
+    tasks.push_back(shared_kernel_task(name, dnnl, kernel, pieces, affine.concurrent, memory.scratch));
+    sums.add(affine.pieces - 1, tasks);
+    return in_one(name, std::move(tasks));
+  }
+  for (std::size_t p = 0; p < pieces.size(); ++p) {
+    tasks.push_back(kernel_task(name, dnnl, kernel, pieces[p], memory.scratch));
+    sums.add(p == 0 ? 0 : 1, tasks);
+  }
+  return in_one(name, std::move(tasks));
 }
 
 engine::Task plan_data_gradient(const std::string& name, const Dnnl& dnnl, const Affine& affine,
                                 const AffineMemory& memory, const void* weights) {
   // The data gradient is a convolution of the gradient with rotated weights (see conv.hpp).
   const bool rotated = affine.is_rotated();
-  std::vector<engine::Task> parts;
+  std::vector<std::vector<Operand>> pieces;
   for (int p = 0; p < affine.pieces; ++p) {
-    parts.push_back(kernel_task(name, dnnl, affine.kernels.data_gradient,
-                                {reads(rotated ? DNNL_ARG_SRC : DNNL_ARG_DIFF_DST, affine.grad_dst,
-                                       memory.grad_dst + offset_of_piece(affine.grad_dst, p)),
-                                 reads(DNNL_ARG_WEIGHTS, affine.backward_weights.desc, weights),
-                                 writes(rotated ? DNNL_ARG_DST : DNNL_ARG_DIFF_SRC, affine.src,
-                                        memory.grad_src + offset_of_piece(affine.src, p))},
-                                memory.scratch));
+    pieces.push_back({reads(rotated ? DNNL_ARG_SRC : DNNL_ARG_DIFF_DST, affine.grad_dst,
+                            memory.grad_dst + offset_of_piece(affine.grad_dst, p)),
+                      reads(DNNL_ARG_WEIGHTS, affine.backward_weights.desc, weights),
+                      writes(rotated ? DNNL_ARG_DST : DNNL_ARG_DIFF_SRC, affine.src,
+                             memory.grad_src + offset_of_piece(affine.src, p))});
   }
-  return in_one(name, std::move(parts));
+  return plan_pieces(name, dnnl, affine, affine.kernels.data_gradient, pieces, memory.scratch);
 }
 
 }  // namespace cifar_mpi::cpu

@@ -26,7 +26,8 @@ struct WeightCopy {
 };
 
 /// Conv2d or Linear, with the ReLU after it if there is one. A linear layer sees its values as matrices. A
-/// convolution processes the batch in `pieces`; its formats and kernels then describe one piece.
+/// convolution processes the batch in `pieces`; its formats and kernels then describe one piece. With
+/// `concurrent` pieces above 1 its kernels are for one thread, and threads compute pieces at the same time.
 struct Affine {
   Desc src;
   Desc dst;
@@ -39,6 +40,7 @@ struct Affine {
   bool wants_grad_src = false;
   bool relu = false;
   int pieces = 1;
+  int concurrent = 1;
 
   /// SRC, WEIGHTS, BIAS → DST
   std::vector<Operand> forward_operands(const std::byte* x, const void* weights, const float* biases,
@@ -46,8 +48,12 @@ struct Affine {
   std::size_t weight_floats() const { return master.get_size() / sizeof(float); }
   bool has_bias() const { return !(bias == Desc()); }
   std::size_t bias_floats() const { return bias.get_size() / sizeof(float); }
-  /// Gradients of the parameters from one piece.
-  std::size_t partial_bytes() const { return master.get_size() + bias.get_size(); }
+  /// The scratch memory of `kernel`, one of `kernels`.
+  std::size_t scratch_bytes(const Kernel& kernel) const;
+  /// Gradients of the parameters from one piece, or from all but the first if they are computed at once.
+  std::size_t partial_bytes() const;
+  /// From one such gradient to the next.
+  std::size_t partial_floats() const;
   /// A convolution of the gradient (see conv.hpp).
   bool is_rotated() const { return backward_weights.rotation.has_value(); }
   bool shares_weights() const { return !is_rotated() && forward_weights.desc == backward_weights.desc; }
@@ -65,6 +71,7 @@ struct AffinePlace {
   dnnl::memory::data_type dst_type = dnnl::memory::data_type::f32;  ///< of the output
   bool relu = false;
   bool wants_grad_src = false;
+  bool one_thread = false;  ///< kernels for one thread
   const Desc* master =
       nullptr;  ///< how the weights must lie in memory; null: as the weight gradient's kernel likes
 };
@@ -85,7 +92,7 @@ struct AffineMemory {
   std::byte* dst = nullptr;
   const std::byte* grad_dst = nullptr;
   std::byte* grad_src = nullptr;
-  std::byte* partial = nullptr;  ///< [partial_bytes()] gradients of one piece; unused with one piece
+  std::byte* partial = nullptr;  ///< [partial_bytes()]; unused with one piece
   std::byte* scratch = nullptr;
 };
 
@@ -100,7 +107,7 @@ engine::Task plan_data_gradient(const std::string& name, const Dnnl& dnnl, const
                                 const AffineMemory& memory, const void* weights);
 
 /// Where pieces write the parameters' gradients: the first into the sum, the others into `partial`, which is
-/// then added.
+/// then added. Pieces that are computed at the same time have one part of `partial` each.
 class PieceSums {
  public:
   PieceSums(const Affine& affine, std::byte* partial, float* grad_weights, float* grad_biases)
@@ -108,8 +115,8 @@ class PieceSums {
 
   /// The operands that `piece` writes.
   std::vector<Operand> operands(int piece) const;
-  /// Appends the additions that follow `piece`.
-  void add(int piece, std::vector<engine::Task>& parts) const;
+  /// Appends the tasks that add the first `parts` parts of `partial`, in order.
+  void add(int parts, std::vector<engine::Task>& tasks) const;
 
  private:
   const Affine& affine_;

@@ -20,8 +20,10 @@ AffineGroup::AffineGroup(Planning& planning, std::string name, Affine affine, De
   planning.weights[name] = {affine_.master, false};
   if (affine_.has_bias()) contract_.masters.push_back(affine_.bias_floats());
   // The number of pieces determines the order in which gradients are added.
-  const std::string remark =
-      affine_.pieces > 1 ? concat(", ", planning.batch / affine_.pieces, " samples at a time") : "";
+  std::string remark;
+  if (affine_.pieces > 1)
+    remark = concat(", ", planning.batch / affine_.pieces, " samples ",
+                    affine_.concurrent > 1 ? "on each thread" : "at a time");
   planning.note(name + " forward", affine_.kernels.forward, remark);
   planning.note(name + " weight gradient", affine_.kernels.weight_gradient, remark);
   if (affine_.wants_grad_src) {
@@ -65,17 +67,17 @@ engine::GroupTasks AffineGroup::tasks(const Operands& operands, Arena& arena) co
   const Weights weights = prepare(operands, arena, tasks.prepare);
   AffineMemory memory{operands.src[0],      operands.dst, operands.grad_dst,
                       operands.grad_src[0], nullptr,      nullptr};
-  memory.scratch = arena.take(affine_.kernels.forward.scratch_bytes());
+  memory.scratch = arena.take(affine_.scratch_bytes(affine_.kernels.forward));
   tasks.forward.push_back(plan_affine_forward(name() + " forward", planning_.dnnl, affine_, memory,
                                               weights.forward, biases_of(operands)));
   if (operands.params[0].grad != nullptr) {
     if (affine_.pieces > 1) memory.partial = arena.take(affine_.partial_bytes());
-    memory.scratch = arena.take(affine_.kernels.weight_gradient.scratch_bytes());
+    memory.scratch = arena.take(affine_.scratch_bytes(affine_.kernels.weight_gradient));
     tasks.backward.push_back(plan_weight_gradient(name() + " weight gradient", planning_.dnnl, affine_,
                                                   memory, operands.params[0].grad, grad_biases_of(operands)));
   }
   if (operands.grad_src[0] != nullptr) {
-    memory.scratch = arena.take(affine_.kernels.data_gradient.scratch_bytes());
+    memory.scratch = arena.take(affine_.scratch_bytes(affine_.kernels.data_gradient));
     tasks.backward.push_back(
         plan_data_gradient(name() + " data gradient", planning_.dnnl, affine_, memory, weights.backward));
   }

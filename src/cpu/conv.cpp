@@ -8,6 +8,7 @@
 #include "cpu/fft/fft_group.hpp"
 #include "cpu/image_conv/image_conv_group.hpp"
 #include "cpu/pieces.hpp"
+#include "cpu/shared_pieces.hpp"
 
 namespace cifar_mpi::cpu {
 namespace {
@@ -62,10 +63,14 @@ Affine plan_conv(const Dnnl& dnnl, const model::Conv2d& layer, const AffinePlace
   formats.wants_grad_src = place.wants_grad_src;
   const Window window{layer.kernel, layer.stride, model::padding_of(layer, place.in.height),
                       model::padding_of(layer, place.in.width)};
-  AffineKernels kernels = make_convolution(dnnl, formats, window);
+  AffineKernels kernels;
   std::optional<Rotation> rotation;
-  // In bf16 both kernels take the same time, and rotation adds to it.
-  if (place.type == kFp32) rotation = rotate_data_gradient(dnnl, layer, place.in, formats, window, kernels);
+  {
+    const OneThread one(place.one_thread);
+    kernels = make_convolution(dnnl, formats, window);
+    // In bf16 both kernels take the same time, and rotation adds to it.
+    if (place.type == kFp32) rotation = rotate_data_gradient(dnnl, layer, place.in, formats, window, kernels);
+  }
   return make_affine(dnnl, formats, std::move(kernels), std::move(rotation));
 }
 
@@ -105,6 +110,58 @@ memory::format_tag format_of(const Planning& planning, const model::Conv2d& laye
 
 }  // namespace
 
+namespace {
+
+/// A convolution with the formats of the whole batch.
+struct PiecedConv {
+  Affine affine;
+  Desc dst, grad_dst;
+};
+
+/// The format of the whole batch if `piece` has one of these formats, else none.
+std::optional<Desc> whole_of(const Planning& planning, const Desc& piece, int samples, const Extent& extent) {
+  using Tag = memory::format_tag;
+  for (const Tag tag : {Tag::nhwc, Tag::nchw, Tag::nChw16c, Tag::nChw8c}) {
+    if (piece == activations(samples, extent, planning.type, tag))
+      return activations(planning.batch, extent, planning.type, tag);
+  }
+  return std::nullopt;
+}
+
+/// The convolution in pieces that the threads compute at the same time, if the batch has such pieces.
+std::optional<PiecedConv> plan_shared(const Planning& planning, const model::Conv2d& layer,
+                                      AffinePlace place) {
+  const int samples = samples_per_shared_piece(planning.batch, planning.threads);
+  if (samples == 0) return std::nullopt;
+  place.batch = samples;
+  place.src = piece_of(place.src, samples);
+  place.one_thread = true;
+  Affine affine = plan_conv(planning.dnnl, layer, place);
+  affine.pieces = planning.batch / samples;
+  affine.concurrent = planning.threads;
+  const std::optional<Desc> dst = whole_of(planning, affine.dst, samples, place.out);
+  const std::optional<Desc> grad_dst = whole_of(planning, affine.grad_dst, samples, place.out);
+  if (!dst || !grad_dst) return std::nullopt;
+  return PiecedConv{std::move(affine), *dst, *grad_dst};
+}
+
+PiecedConv plan_in_pieces(const Planning& planning, const model::Conv2d& layer, AffinePlace place) {
+  if (std::optional<PiecedConv> shared = plan_shared(planning, layer, place)) return std::move(*shared);
+  const int samples = samples_per_piece(planning.batch, planning.threads);
+  const bool in_pieces = !place.choose_dst && samples != planning.batch;
+  if (in_pieces) {
+    place.batch = samples;
+    place.src = piece_of(place.src, samples);
+  }
+  Affine affine = plan_conv(planning.dnnl, layer, place);
+  affine.pieces = planning.batch / place.batch;
+  const Desc whole = activations(planning.batch, place.out, planning.type, place.format);
+  const Desc dst = in_pieces ? whole : affine.dst, grad_dst = in_pieces ? whole : affine.grad_dst;
+  return {std::move(affine), dst, grad_dst};
+}
+
+}  // namespace
+
 PlannedGroupPtr plan_conv_group(Planning& planning, const engine::Chain& chain) {
   const auto* const layer = chain.as<model::Conv2d>(0);
   if (layer == nullptr) return nullptr;
@@ -121,21 +178,11 @@ PlannedGroupPtr plan_conv_group(Planning& planning, const engine::Chain& chain) 
   if (PlannedGroupPtr by_fft = plan_fft_group(planning, *layer, place)) return by_fft;
   if (PlannedGroupPtr fused = plan_conv_pool_group(planning, chain, place)) return fused;
 
-  const Desc src = place.src, logical = conv_logical_weights(*layer, place.in);
-  const int samples = samples_per_piece(planning.batch, planning.threads);
-  const bool in_pieces = !place.choose_dst && samples != planning.batch;
-  if (in_pieces) {
-    place.batch = samples;
-    place.src = activations(samples, place.in, planning.type, place.format);
-  }
-  Affine affine = plan_conv(planning.dnnl, *layer, place);
-  affine.pieces = planning.batch / place.batch;
-  const Desc dst =
-      in_pieces ? activations(planning.batch, place.out, planning.type, place.format) : affine.dst;
-  const Desc grad_dst = in_pieces ? dst : affine.grad_dst;
-  auto group = std::make_unique<AffineGroup>(planning, layer->name, std::move(affine), logical);
-  group->contract_to_fill().src = {planning.formats(src)};
-  group->contract_to_fill().dst = planning.formats(dst, grad_dst);
+  const Desc logical = conv_logical_weights(*layer, place.in);
+  PiecedConv pieced = plan_in_pieces(planning, *layer, place);
+  auto group = std::make_unique<AffineGroup>(planning, layer->name, std::move(pieced.affine), logical);
+  group->contract_to_fill().src = {planning.formats(place.src)};
+  group->contract_to_fill().dst = planning.formats(pieced.dst, pieced.grad_dst);
   return group;
 }
 

@@ -57,7 +57,7 @@ Task plan_conv_pool_backward(const std::string& name, const Dnnl& dnnl, const Co
     operands.push_back(reads(DNNL_ARG_DIFF_DST, conv.grad_dst, memory.piece));
     parts.push_back(
         kernel_task(name, dnnl, conv.kernels.weight_gradient, std::move(operands), memory.scratch));
-    sums.add(p, parts);
+    sums.add(p == 0 ? 0 : 1, parts);
   }
   return in_one(name, std::move(parts));
 }

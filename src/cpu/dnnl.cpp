@@ -1,7 +1,7 @@
 #include "cpu/dnnl.hpp"
 
-#include <memory>
-#include <unordered_map>
+#include <omp.h>
+
 #include <utility>
 
 #include "cifar_mpi/base/error.hpp"
@@ -15,6 +15,7 @@ namespace {
 #if DNNL_VERSION_MAJOR >= 3
 void append_relu(dnnl::post_ops& ops) { ops.append_eltwise(dnnl::algorithm::eltwise_relu, 0.0f, 0.0f); }
 auto type_in(const Desc& desc) { return desc.get_data_type(); }
+auto dims_in(const Desc& desc) { return desc.get_dims(); }
 
 template <class Primitive, class... Args>
 auto describe_forward(const Dnnl& dnnl, const dnnl::primitive_attr& attr, const Args&... args) {
@@ -29,6 +30,7 @@ auto describe_backward(const Dnnl& dnnl, const dnnl::primitive_attr& attr, const
 #else
 void append_relu(dnnl::post_ops& ops) { ops.append_eltwise(1.0f, dnnl::algorithm::eltwise_relu, 0.0f, 0.0f); }
 auto type_in(const Desc& desc) { return desc.data_type(); }
+auto dims_in(const Desc& desc) { return desc.dims(); }
 
 template <class Primitive, class... Args>
 auto describe_forward(const Dnnl& dnnl, const dnnl::primitive_attr& attr, const Args&... args) {
@@ -53,7 +55,9 @@ dnnl::primitive_attr attributes(bool relu) {
   return attr;
 }
 
-Kernel kernel_of(const dnnl::primitive_desc_base& desc) { return {dnnl::primitive(desc.get()), desc}; }
+Kernel kernel_of(const dnnl::primitive_desc_base& desc) {
+  return {dnnl::primitive(desc.get()), desc, omp_get_max_threads() == 1};
+}
 
 /// {height, width} as oneDNN takes them.
 struct Spread {
@@ -134,26 +138,48 @@ Operand writes(int argument, const Desc& desc, void* data) {
   return {argument, desc, static_cast<std::byte*>(data), true};
 }
 
+KernelCall::KernelCall(std::string name, const Dnnl& dnnl, const Kernel& kernel,
+                       const std::vector<Operand>& operands)
+    : name_(std::move(name)),
+      primitive_(kernel.primitive),
+      one_thread_(kernel.one_thread),
+      stream_(dnnl.engine) {
+  for (const Operand& operand : operands)
+    arguments_.emplace(operand.argument, dnnl::memory(operand.desc, dnnl.engine, operand.data));
+  if (kernel.scratch_bytes() == 0) return;
+  arguments_.emplace(DNNL_ARG_SCRATCHPAD, dnnl::memory(kernel.describe(dnnl::query::scratchpad_md),
+                                                       dnnl.engine, DNNL_MEMORY_NONE));
+}
+
+void KernelCall::run(std::byte* scratch) const {
+  try {
+    const auto own = arguments_.find(DNNL_ARG_SCRATCHPAD);
+    if (own != arguments_.end()) own->second.set_data_handle(scratch);
+    const OneThread one(one_thread_);
+    primitive_.execute(stream_, arguments_);
+  } catch (const dnnl::error& error) {
+    throw Error(ErrorKind::device,
+                concat("cpu: '", name_, "' failed in ", dnnl_version_text(), ": ", error.what()));
+  }
+}
+
+OneThread::OneThread(bool holds) : before_(omp_get_max_threads()) {
+  if (holds) omp_set_num_threads(1);
+}
+OneThread::~OneThread() { omp_set_num_threads(before_); }
+
 engine::Task kernel_task(std::string name, const Dnnl& dnnl, const Kernel& kernel,
                          std::vector<Operand> operands, std::byte* scratch) {
-  if (kernel.scratch_bytes() != 0) {
-    operands.push_back(writes(DNNL_ARG_SCRATCHPAD, kernel.describe(dnnl::query::scratchpad_md), scratch));
-  }
   engine::Task task;
-  std::unordered_map<int, dnnl::memory> arguments;
-  for (const Operand& operand : operands) {
-    arguments.emplace(operand.argument, dnnl::memory(operand.desc, dnnl.engine, operand.data));
+  const KernelCall call(name, dnnl, kernel, operands);
+  if (kernel.scratch_bytes() != 0)
+    operands.push_back(writes(DNNL_ARG_SCRATCHPAD, kernel.describe(dnnl::query::scratchpad_md), scratch));
+  for (const Operand& operand : operands)
     (operand.written ? task.writes : task.reads).push_back({operand.data, operand.desc.get_size()});
-  }
-  task.start = [dnnl, kernel, name, arguments = std::move(arguments)](engine::Lane&) {
+  task.start = [call, scratch](engine::Lane&) {
     if (LoopObserver* const observer = LoopObserver::here(); observer != nullptr && !observer->on_kernel())
       return;
-    try {
-      kernel.primitive.execute(dnnl.stream, arguments);
-    } catch (const dnnl::error& error) {
-      throw Error(ErrorKind::device,
-                  concat("cpu: '", name, "' failed in ", dnnl_version_text(), ": ", error.what()));
-    }
+    call.run(scratch);
   };
   task.name = std::move(name);
   return task;
@@ -167,6 +193,7 @@ void reorder_now(const Dnnl& dnnl, const Desc& from, const void* src, const Desc
 }
 
 dnnl::memory::data_type data_type_of(const Desc& desc) { return type_in(desc); }
+dnnl::memory::dims dims_of(const Desc& desc) { return dims_in(desc); }
 
 dnnl::memory::data_type data_type_of(engine::Precision precision) {
   return precision == engine::Precision::bf16 ? dnnl::memory::data_type::bf16 : dnnl::memory::data_type::f32;

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "cifar_mpi/base/shape.hpp"
@@ -27,6 +28,7 @@ struct Dnnl {
 struct Kernel {
   dnnl::primitive primitive;
   dnnl::primitive_desc_base desc;
+  bool one_thread = false;  ///< planned for it, and runs on it
 
   Desc describe(dnnl::query what) const { return desc.query_md(what); }
   std::size_t scratch_bytes() const { return describe(dnnl::query::scratchpad_md).get_size(); }
@@ -85,6 +87,33 @@ struct Operand {
 Operand reads(int argument, const Desc& desc, const void* data);
 Operand writes(int argument, const Desc& desc, void* data);
 
+/// A kernel with its operands, except for the scratch memory. `name` is that of the task, for errors.
+class KernelCall {
+ public:
+  KernelCall(std::string name, const Dnnl& dnnl, const Kernel& kernel, const std::vector<Operand>& operands);
+  /// `scratch` is [kernel.scratch_bytes()]. Only one thread may run a call at a time.
+  void run(std::byte* scratch) const;
+
+ private:
+  std::string name_;
+  dnnl::primitive primitive_;
+  bool one_thread_;
+  dnnl::stream stream_;
+  std::unordered_map<int, dnnl::memory> arguments_;
+};
+
+/// While it lives, and if `holds`, the calling thread plans and runs kernels for one thread.
+class OneThread {
+ public:
+  explicit OneThread(bool holds = true);
+  ~OneThread();
+  OneThread(const OneThread&) = delete;
+  OneThread& operator=(const OneThread&) = delete;
+
+ private:
+  int before_;
+};
+
 /// The task that runs `kernel`; it declares all operands and the scratch memory [kernel.scratch_bytes()].
 engine::Task kernel_task(std::string name, const Dnnl& dnnl, const Kernel& kernel,
                          std::vector<Operand> operands, std::byte* scratch);
@@ -95,6 +124,7 @@ void reorder_now(const Dnnl& dnnl, const Desc& from, const void* src, const Desc
 dnnl::memory::data_type data_type_of(engine::Precision precision);
 /// Of the values of a tensor.
 dnnl::memory::data_type data_type_of(const Desc& desc);
+dnnl::memory::dims dims_of(const Desc& desc);
 
 /// Activations [batch, channels, height, width] in one of oneDNN's formats.
 Desc activations(int batch, const Extent& extent, dnnl::memory::data_type type, dnnl::memory::format_tag tag);

@@ -7,6 +7,12 @@ namespace {
 
 using dnnl::memory;
 
+/// Whether waking oneDNN's threads takes longer than one thread takes for the products.
+bool is_small(const model::Linear& layer, const AffinePlace& place) {
+  constexpr double kMostFlops = 5e6;
+  return 2.0 * place.batch * static_cast<double>(place.in.count()) * layer.outputs <= kMostFlops;
+}
+
 /// Formats, kernels and weight copies of a linear layer over [batch, in.count()], the NHWC input flattened,
 /// so `place.src` must be NHWC. Throws dnnl::error.
 Affine plan_linear(const Dnnl& dnnl, const model::Linear& layer, const AffinePlace& place) {
@@ -21,7 +27,12 @@ Affine plan_linear(const Dnnl& dnnl, const model::Linear& layer, const AffinePla
   formats.grad_dst = matrix(place.batch, layer.outputs, place.type, kRows);
   formats.relu = place.relu;
   formats.wants_grad_src = place.wants_grad_src;
-  return make_affine(dnnl, formats, make_inner_product(dnnl, formats));
+  AffineKernels kernels;
+  {
+    const OneThread one(is_small(layer, place));
+    kernels = make_inner_product(dnnl, formats);
+  }
+  return make_affine(dnnl, formats, std::move(kernels));
 }
 
 /// The weights' logical order, [in, out].

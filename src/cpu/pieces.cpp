@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "cpu/parallel.hpp"
+
 namespace cifar_mpi::cpu {
 namespace {
 
@@ -38,12 +40,18 @@ Task in_one(const std::string& name, std::vector<Task> parts) {
   return task;
 }
 
-Task add_task(const float* part, float* sum, std::size_t count) {
-  const auto add = [part, sum, count](engine::Lane&) {
+Task add_parts_task(const float* parts, std::size_t stride, int number, float* sum, std::size_t count) {
+  const auto add = [=](engine::Lane&) {
+    parallel_values(count, [=](std::size_t begin, std::size_t end) {
+      for (int part = 0; part < number; ++part) {
+        const float* const from = parts + stride * static_cast<std::size_t>(part);
 #pragma omp simd
-    for (std::size_t i = 0; i < count; ++i) sum[i] += part[i];
+        for (std::size_t i = begin; i < end; ++i) sum[i] += from[i];
+      }
+    });
   };
-  return {"add", {engine::bytes_of(part, count)}, {engine::bytes_of(sum, count)}, add, {}};
+  const std::size_t floats = number == 0 ? 0 : stride * static_cast<std::size_t>(number - 1) + count;
+  return {"add", {engine::bytes_of(parts, floats)}, {engine::bytes_of(sum, count)}, add, {}};
 }
 
 }  // namespace cifar_mpi::cpu

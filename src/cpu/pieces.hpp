@@ -21,7 +21,8 @@ std::size_t offset_of_piece(const Desc& desc, int piece);
 /// One task that executes all of `parts` in order and makes progress on the lane after each.
 engine::Task in_one(const std::string& name, std::vector<engine::Task> parts);
 
-/// sum += part over `count` floats.
-engine::Task add_task(const float* part, float* sum, std::size_t count);
+/// sum += parts[0], parts[1], ..., in this order, over `count` floats; the parts are `stride` floats apart.
+engine::Task add_parts_task(const float* parts, std::size_t stride, int number, float* sum,
+                            std::size_t count);
 
 }  // namespace cifar_mpi::cpu

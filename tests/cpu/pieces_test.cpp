@@ -33,8 +33,9 @@ TEST(Pieces, BreatheAfterEveryPartAndDeclareWhatAllTouch) {
   const std::vector<float> source{1.0f, 2.0f, 3.0f};
   std::vector<float> sum(3), other(2);
   std::vector<Task> parts;
-  for (int part = 0; part < 3; ++part) parts.push_back(add_task(source.data(), sum.data(), sum.size()));
-  parts.push_back(add_task(source.data(), other.data(), other.size()));
+  for (int part = 0; part < 3; ++part)
+    parts.push_back(add_parts_task(source.data(), 3, 1, sum.data(), sum.size()));
+  parts.push_back(add_parts_task(source.data(), 3, 1, other.data(), other.size()));
   const Task task = in_one("all", std::move(parts));
   Breaths lane;
   task.start(lane);
