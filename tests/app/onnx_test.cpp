@@ -46,12 +46,11 @@ TEST_P(Onnx, PredictsAsTheProgramDoes) {
   std::filesystem::remove_all(run);
 }
 
-/// A program of the page: a Python module and the line that it begins with.
-class PageOfInference : public Programs,
-                        public testing::WithParamInterface<std::pair<const char*, const char*>> {};
+/// A program of the page, by the Python module that computes.
+class PageOfInference : public Programs, public testing::WithParamInterface<std::string> {};
 
 TEST_P(PageOfInference, ClassifiesAsTheProgramDoes) {
-  const auto [modules, start] = GetParam();
+  const std::string modules = "h5py, " + GetParam(), start = "import sys, " + modules;
   const std::string python = python_with(modules), set = file("odd.h5"), run = file("run");
   if (python.empty()) GTEST_SKIP() << "no Python with " << modules << ", so the page's program was not run";
   ASSERT_EQ(run_command(kPack + " --synthetic 640 --image 30x34x3 --force --out " + set).code, 0);
@@ -77,16 +76,7 @@ TEST_P(PageOfInference, ClassifiesAsTheProgramDoes) {
   std::filesystem::remove_all(run);
 }
 
-INSTANTIATE_TEST_SUITE_P(Languages, PageOfInference,
-                         testing::Values(std::pair{"h5py, numpy", "import sys, h5py, numpy"},
-                                         std::pair{"h5py, torch", "import sys, h5py, torch"}));
-
-INSTANTIATE_TEST_SUITE_P(
-    Models, Onnx,
-    testing::Values("--model tutorial", "--model resnet20 --input-size 28",
-                    "--model resnet20 --normalize image --input-size 24",
-                    "--model resnet18 --input-size 8 --batch-size 8 --steps 12 --lr 0.01",
-                    "--model fast94 --input-size 18 --image-size full --warmup-epochs 0.5"));
+INSTANTIATE_TEST_SUITE_P(Modules, PageOfInference, testing::Values("numpy", "torch"));
 
 TEST_F(Programs, RefuseToExportWhatTheyCannot) {
   expect_refusal(run_command(kEval + " " + file("none") + " --export-onnx " + file("a.onnx")), 4,
