@@ -374,7 +374,7 @@ void Loop::read(const Launch& launch, const engine::StepRecord& record) {
     s_.blocks.request_word.fetch_and(~engine::kSaveRequest, std::memory_order_relaxed);
   }
   recording_->note(replay.begin, record);
-  reporter_.add(replay, *launch.done, record);
+  reporter_.add(replay, launch.done.value(), record);
 }
 
 /// The hash travels in the control block of the next step; then every rank compares all hashes. With partial
