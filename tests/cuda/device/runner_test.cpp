@@ -1,5 +1,3 @@
-#include "cuda/runner.hpp"
-
 #include <algorithm>
 #include <utility>
 #include <vector>
@@ -8,6 +6,7 @@
 #include "cifar_mpi/engine/recorder.hpp"
 #include "cuda/control.hpp"
 #include "cuda/device/gpu.hpp"
+#include "cuda/device_runner.hpp"
 #include "cuda/lane.hpp"
 
 /// The times of tasks that runners report.
