@@ -1,9 +1,8 @@
-#include "app/bench_links.hpp"
-
 #include <fmt/core.h>
 
 #include <span>
 
+#include "app/bench_allreduce.hpp"
 #include "app/values.hpp"
 #include "cifar_mpi/base/atomic_file.hpp"
 #include "cifar_mpi/base/log.hpp"

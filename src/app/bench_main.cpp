@@ -6,8 +6,6 @@
 #include <string>
 
 #include "app/bench_allreduce.hpp"
-#include "app/bench_links.hpp"
-#include "app/bench_ways.hpp"
 #include "app/device.hpp"
 #include "app/help.hpp"
 #include "app/program.hpp"
@@ -18,8 +16,7 @@
 #include "cifar_mpi/bench/step_benchmark.hpp"
 #include "cifar_mpi/comm/collective.hpp"
 #include "cifar_mpi/cpu/backend.hpp"
-#include "cifar_mpi/cpu/peak.hpp"
-#include "cifar_mpi/cuda/peak.hpp"
+#include "cifar_mpi/cuda/backend.hpp"
 #include "cifar_mpi/watch/watchdog.hpp"
 #include "report/json.hpp"
 

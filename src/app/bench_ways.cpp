@@ -1,7 +1,6 @@
-#include "app/bench_ways.hpp"
-
 #include <fmt/core.h>
 
+#include "app/bench_allreduce.hpp"
 #include "app/device.hpp"
 #include "app/values.hpp"
 #include "cifar_mpi/base/log.hpp"

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "app/help.hpp"
-#include "app/similar.hpp"
 #include "app/toml.hpp"
 #include "app/values.hpp"
 #include "cifar_mpi/base/error.hpp"

@@ -1,6 +1,5 @@
-#include "app/describe_model.hpp"
-
 #include "app/program.hpp"
+#include "app/train_options.hpp"
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/evaluation/network.hpp"

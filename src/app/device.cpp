@@ -12,7 +12,6 @@
 #include "cifar_mpi/comm/collective.hpp"
 #include "cifar_mpi/cpu/backend.hpp"
 #include "cifar_mpi/cuda/backend.hpp"
-#include "cifar_mpi/cuda/peak.hpp"
 #include "cifar_mpi/model/net_spec.hpp"
 
 namespace cifar_mpi::app {

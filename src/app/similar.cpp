@@ -1,9 +1,9 @@
-#include "app/similar.hpp"
-
 #include <algorithm>
 #include <cctype>
 #include <numeric>
 #include <vector>
+
+#include "app/help.hpp"
 
 namespace cifar_mpi::app {
 namespace {

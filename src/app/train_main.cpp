@@ -5,7 +5,6 @@
 #include <string>
 
 #include "app/config_file.hpp"
-#include "app/describe_model.hpp"
 #include "app/device.hpp"
 #include "app/help.hpp"
 #include "app/program.hpp"

@@ -1,5 +1,7 @@
 #include "cifar_mpi/base/text.hpp"
 
+#include "cifar_mpi/base/shape.hpp"
+
 namespace cifar_mpi {
 
 std::size_t utf8_length(std::string_view text) {
@@ -17,6 +19,17 @@ std::size_t utf8_length(std::string_view text) {
   const bool overlong = (lead == 0xE0 && byte(1) < 0xA0) || (lead == 0xF0 && byte(1) < 0x90);
   const bool surrogate_or_beyond = (lead == 0xED && byte(1) >= 0xA0) || (lead == 0xF4 && byte(1) >= 0x90);
   return overlong || surrogate_or_beyond ? 0 : length;
+}
+
+std::string to_string(const Shape& shape) {
+  std::string text = "[";
+  for (const std::int64_t d : shape) text += (text.size() > 1 ? ", " : "") + std::to_string(d);
+  return text + "]";
+}
+
+std::string to_string(const Extent& extent) {
+  return std::to_string(extent.height) + "x" + std::to_string(extent.width) + "x" +
+         std::to_string(extent.channels);
 }
 
 }  // namespace cifar_mpi

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "cifar_mpi/comm/benchmark.hpp"
-#include "comm/nodes.hpp"
+#include "comm/collectives.hpp"
 #include "comm/rounds.hpp"
 
 namespace cifar_mpi::comm {

@@ -4,14 +4,28 @@
 #include <functional>
 #include <memory>
 #include <string_view>
+#include <vector>
 
 #include "cifar_mpi/comm/collective.hpp"
-#include "comm/nodes.hpp"
+#include "cifar_mpi/comm/world.hpp"
 #include "comm/shared_memory.hpp"
 
 /// What the collectives have in common. Each has a factory in its own file, which states what it guarantees, and a row
 /// of the table in collective.cpp.
 namespace cifar_mpi::comm {
+
+/// Which ranks share a node, and so memory. Tests simulate it: four ranks of one machine then behave as 2 + 2 or 3 + 1.
+struct Nodes {
+  std::vector<int> of_rank;  ///< the node of each rank; nodes are numbered by their lowest rank, from 0
+
+  int count() const;
+  int ranks_on(int node) const;
+  int fewest_ranks() const;  ///< on any node
+  int most_ranks() const;    ///< on any node
+};
+
+/// The nodes as MPI sees them. Communicates: every rank calls it.
+Nodes nodes_of(const World& world);
 
 /// `make_collective` for nodes that a test simulates. Communicates: every rank calls it with the same arguments.
 std::unique_ptr<Collective> make_collective(std::string_view name, const World& world, const Nodes& nodes,

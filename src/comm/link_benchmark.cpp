@@ -6,8 +6,8 @@
 #include "cifar_mpi/base/clock.hpp"
 #include "cifar_mpi/comm/benchmark.hpp"
 #include "comm/add.hpp"
+#include "comm/collectives.hpp"
 #include "comm/mpi_check.hpp"
-#include "comm/nodes.hpp"
 #include "comm/world_access.hpp"
 
 namespace cifar_mpi::comm {

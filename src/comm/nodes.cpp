@@ -1,10 +1,9 @@
-#include "comm/nodes.hpp"
-
 #include <mpi.h>
 
 #include <algorithm>
 #include <map>
 
+#include "comm/collectives.hpp"
 #include "comm/mpi_check.hpp"
 #include "comm/world_access.hpp"
 

@@ -1,5 +1,5 @@
 #include "cifar_mpi/comm/all_reduce_update.hpp"
-#include "comm/nodes.hpp"
+#include "comm/collectives.hpp"
 
 namespace cifar_mpi::comm {
 

@@ -161,20 +161,16 @@ std::string shown(const std::string* value) {
   return text;
 }
 
-struct Difference {
-  std::string item;
-  std::string first, second;
-};
-
-std::optional<Difference> first_difference(const RunFingerprint& a, const RunFingerprint& b) {
+/// The name of the first item that differs; empty if none does.
+std::string first_difference(const RunFingerprint& a, const RunFingerprint& b) {
   for (const auto& [item, value] : a) {
     const std::string* const other = find_item(b, item);
-    if (other == nullptr || *other != value) return Difference{item, shown(&value), shown(other)};
+    if (other == nullptr || *other != value) return item;
   }
   for (const auto& [item, value] : b) {
-    if (find_item(a, item) == nullptr) return Difference{item, shown(nullptr), shown(&value)};
+    if (find_item(a, item) == nullptr) return item;
   }
-  return std::nullopt;
+  return {};
 }
 
 }  // namespace
@@ -331,12 +327,12 @@ void World::vote(const std::optional<Error>& mine) const {
 void World::require_equal(ErrorKind kind, const RunFingerprint& mine, std::string_view advice) const {
   RunFingerprint first = mine;
   broadcast(first);
-  const std::optional<Difference> found = first_difference(first, mine);
+  const std::string item = first_difference(first, mine);
   std::optional<Error> error;
-  if (found) {
-    error.emplace(kind,
-                  concat(found->item, " is ", found->second, " on rank ", state_->rank, " (", state_->host,
-                         "), but ", found->first, " on rank 0 (", state_->hosts.front(), "); ", advice));
+  if (!item.empty()) {
+    error.emplace(kind, concat(item, " is ", shown(find_item(mine, item)), " on rank ", state_->rank, " (",
+                               state_->host, "), but ", shown(find_item(first, item)), " on rank 0 (",
+                               state_->hosts.front(), "); ", advice));
   }
   vote(error);
 }

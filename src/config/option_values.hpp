@@ -169,4 +169,16 @@ OptionValue parsed(std::string takes, const char* must, M member, Parse parse, P
           never_out_of_range};
 }
 
+/// A path, or none.
+OptionValue path_or_none(std::string TrainConfig::*at);
+/// A whole number, or none.
+OptionValue number_or_none(std::optional<std::uint64_t> comm::Aggregation::*at);
+/// Names of options, each with or without its dashes.
+OptionValue option_names(std::vector<std::string> TrainConfig::*at);
+/// The part of an Aggregation that --aggregate sets; other options set the rest.
+OptionValue aggregate();
+OptionValue fractions(std::vector<double> TrainConfig::*at);
+OptionValue image_sizes(std::vector<ImageSize> TrainConfig::*at);
+OptionValue trace_window(TraceWindow TrainConfig::*at);
+
 }  // namespace cifar_mpi::config

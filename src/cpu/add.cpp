@@ -1,8 +1,7 @@
-#include "cpu/add.hpp"
-
 #include <utility>
 
 #include "cpu/bf16.hpp"
+#include "cpu/copy.hpp"
 #include "cpu/parallel.hpp"
 #include "cpu/planning.hpp"
 

@@ -15,9 +15,9 @@
 #include "cpu/copy.hpp"
 #include "cpu/count.hpp"
 #include "cpu/dnnl.hpp"
-#include "cpu/kernels.hpp"
 #include "cpu/optimizer.hpp"
 #include "cpu/parallel.hpp"
+#include "cpu/planning.hpp"
 #include "cpu/simd.hpp"
 
 namespace cifar_mpi::cpu {

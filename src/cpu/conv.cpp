@@ -5,9 +5,8 @@
 
 #include "cpu/affine_group.hpp"
 #include "cpu/conv_pool.hpp"
-#include "cpu/fft/fft_group.hpp"
-#include "cpu/image_conv/image_conv_group.hpp"
 #include "cpu/pieces.hpp"
+#include "cpu/planning.hpp"
 #include "cpu/shared_pieces.hpp"
 
 namespace cifar_mpi::cpu {

@@ -5,7 +5,7 @@
 
 #include "cpu/affine.hpp"
 #include "cpu/planning.hpp"
-#include "cpu/pool_group.hpp"
+#include "cpu/pool.hpp"
 
 /// The first convolution with its ReLU and max-pooling as one stage that processes the batch piece by piece,
 /// so that the convolution's output, the network's largest tensor, stays in the cache.
@@ -56,5 +56,18 @@ engine::Task plan_conv_pool_backward(const std::string& name, const Dnnl& dnnl, 
 /// The group of a chain that begins with these layers; `place` describes the whole batch. Null if the chain
 /// has other layers, the batch has no pieces, or the image is not NCHW.
 PlannedGroupPtr plan_conv_pool_group(Planning& planning, const engine::Chain& chain, AffinePlace place);
+
+struct PlannedPool {
+  Pool pool;
+  dnnl::memory::format_tag format;  ///< of both sides
+};
+
+/// The max-pooling of `batch` images with the format of `src`; empty if that is none of NHWC, NCHW and blocks
+/// of 8 and 16 channels. Throws Error{usage} for a window that is too large.
+std::optional<PlannedPool> plan_pool(const model::MaxPool& layer, int batch, const Desc& src,
+                                     const Extent& in);
+
+/// Its kernels in the text of the plan.
+void note_pool(Planning& planning, const Pool& pool);
 
 }  // namespace cifar_mpi::cpu

@@ -1,12 +1,11 @@
-#include "cpu/kernels.hpp"
 
 #include <utility>
 
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/text.hpp"
-#include "cpu/add.hpp"
 #include "cpu/augment.hpp"
 #include "cpu/control.hpp"
+#include "cpu/copy.hpp"
 #include "cpu/count.hpp"
 #include "cpu/loss.hpp"
 #include "cpu/planning.hpp"

@@ -1,5 +1,3 @@
-#include "cpu/peak.hpp"
-
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
@@ -9,7 +7,8 @@
 #include <vector>
 
 #include "cifar_mpi/base/clock.hpp"
-#include "cifar_mpi/cpu/peak.hpp"
+#include "cifar_mpi/cpu/backend.hpp"
+#include "cpu/simd.hpp"
 #include "cpu/vectors.hpp"
 
 namespace cifar_mpi::cpu {

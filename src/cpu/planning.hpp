@@ -119,4 +119,13 @@ PlannedGroupPtr plan_reorder_group(Planning& planning, const std::string& name,
                                    const engine::ValueFormat& from, const engine::ValueFormat& to,
                                    bool wants_grad);
 
+/// The kernels for a network, planned for the current number of OpenMP threads. Throws Error{usage} when
+/// `spec.batch` is below 1. `spec.precision` is fp32 or bf16, `conv_threads` as in BackendOptions.
+engine::TowerKernels plan_kernels(const engine::TowerSpec& spec, int conv_threads);
+
+/// The group of a convolution that reads images of few channels, with its ReLU and max-pooling, by the
+/// kernels of image_kernels.hpp. Null if the chain has other layers, the method is direct, or the rule finds
+/// no kernels faster than oneDNN's.
+PlannedGroupPtr plan_image_conv_group(Planning& planning, const engine::Chain& chain);
+
 }  // namespace cifar_mpi::cpu

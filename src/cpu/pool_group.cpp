@@ -1,7 +1,6 @@
-#include "cpu/pool_group.hpp"
-
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/text.hpp"
+#include "cpu/conv_pool.hpp"
 
 namespace cifar_mpi::cpu {
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <vector>
 
@@ -16,8 +17,8 @@ enum class VectorSet : std::uint8_t { portable, avx2, avx512 };
 
 /// Upper limit for kernels on this processor, at first its best set; planned tasks keep theirs. One per
 /// process, like oneDNN's limit.
-void limit_vectors(VectorSet most);
-VectorSet vector_limit();
+inline std::atomic<VectorSet> vector_limit{VectorSet::avx512};
+inline void limit_vectors(VectorSet most) { vector_limit = most; }
 
 template <class Kernel, class Result, class... Args>
 Result run_baseline(Args... args) {
@@ -38,11 +39,11 @@ template <class Kernel, class Result, class... Args>
 
 /// Everything that run_avx2 and run_avx512 are compiled for; a virtual machine may hide some of it.
 inline bool has_avx2() {
-  return vector_limit() >= VectorSet::avx2 && __builtin_cpu_supports("avx2") &&
-         __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2");
+  return vector_limit >= VectorSet::avx2 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+         __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2");
 }
 inline bool has_avx512() {
-  return has_avx2() && vector_limit() >= VectorSet::avx512 && __builtin_cpu_supports("avx512f") &&
+  return has_avx2() && vector_limit >= VectorSet::avx512 && __builtin_cpu_supports("avx512f") &&
          __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
          __builtin_cpu_supports("avx512vl");
 }
@@ -90,5 +91,8 @@ template <template <int> class Kernel>
 auto version_for(VectorSet set) {
   return version_of<Kernel<4>, Kernel<8>, Kernel<16>>(set, static_cast<decltype(&Kernel<4>::run)>(nullptr));
 }
+
+/// As measure_peak_flops of cifar_mpi/cpu/backend.hpp, with these instructions instead of the best ones.
+double measure_peak_flops(VectorSet set, int threads, double seconds);
 
 }  // namespace cifar_mpi::cpu

@@ -1,6 +1,5 @@
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/cuda/backend.hpp"
-#include "cifar_mpi/cuda/peak.hpp"
 
 namespace cifar_mpi::cuda {
 

@@ -4,9 +4,9 @@
 #include "cuda/conv.hpp"
 #include "cuda/group.hpp"
 #include "cuda/lane.hpp"
+#include "cuda/planner.hpp"
 #include "cuda/relu.hpp"
 #include "cuda/sum.hpp"
-#include "cuda/tail_group.hpp"
 
 namespace cifar_mpi::cuda {
 namespace {

@@ -11,10 +11,10 @@
 #include "cifar_mpi/comm/collective.hpp"
 #include "cuda/count.hpp"
 #include "cuda/device.hpp"
+#include "cuda/device_runner.hpp"
+#include "cuda/kernels.hpp"
 #include "cuda/matrix_tasks.hpp"
 #include "cuda/nccl.hpp"
-#include "cuda/network.hpp"
-#include "cuda/runner.hpp"
 #include "cuda/step_tasks.hpp"
 
 namespace cifar_mpi::cuda {

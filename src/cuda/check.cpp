@@ -1,9 +1,8 @@
-#include "cuda/check.hpp"
-
 #include <string_view>
 
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/text.hpp"
+#include "cuda/handles.hpp"
 #include "cuda/launch.hpp"
 
 namespace cifar_mpi::cuda {

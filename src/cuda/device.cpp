@@ -19,9 +19,9 @@
 #include "cifar_mpi/base/hash.hpp"
 #include "cifar_mpi/base/log.hpp"
 #include "cifar_mpi/base/text.hpp"
-#include "cuda/check.hpp"
 #include "cuda/control.hpp"
 #include "cuda/device_choice.hpp"
+#include "cuda/handles.hpp"
 
 namespace cifar_mpi::cuda {
 namespace {

@@ -11,7 +11,7 @@
 #include "cifar_mpi/base/clock.hpp"
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/text.hpp"
-#include "cuda/check.hpp"
+#include "cuda/handles.hpp"
 
 namespace cifar_mpi::cuda {
 namespace {

@@ -5,7 +5,6 @@
 #include "cuda/conv.hpp"
 #include "cuda/lane.hpp"
 #include "cuda/lrn_pool.hpp"
-#include "cuda/pointwise.hpp"
 #include "cuda/pool.hpp"
 #include "cuda/relu.hpp"
 

@@ -5,8 +5,8 @@
 #include <exception>
 #include <utility>
 
-#include "cuda/check.hpp"
 #include "cuda/control.hpp"
+#include "cuda/handles.hpp"
 
 namespace cifar_mpi::cuda {
 namespace {

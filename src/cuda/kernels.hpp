@@ -1,7 +1,9 @@
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <deque>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -9,6 +11,7 @@
 #include <vector>
 
 #include "cifar_mpi/comm/world.hpp"
+#include "cifar_mpi/engine/backend.hpp"
 #include "cuda/library_conv.hpp"
 #include "cuda/matmul.hpp"
 #include "cuda/planner.hpp"
@@ -95,5 +98,23 @@ class NetKernels {
   std::string prefix_;
   std::deque<Entry> entries_;
 };
+
+class Device;
+
+/// The services of a device that planning a network needs; tests implement their own.
+struct PlanContext {
+  std::function<Buffer(std::size_t bytes)> allocate;  ///< zeroed
+  std::function<void(NetKernels& kernels)> plan;      ///< chooses the libraries' kernels
+  /// The pinned word for a binding's requests.
+  std::function<const int*(const std::atomic<int>& request)> request_word;
+};
+
+/// The context of a device and its ladder, which must outlive all plans.
+PlanContext plan_context(Device& device, Ladder& ladder);
+
+/// The kernels for a network; `spec.precision` is fp32, tf32 or bf16. Throws Error{usage} when the batch is
+/// below 1.
+engine::TowerKernels plan_kernels(const engine::TowerSpec& spec, PlanContext context,
+                                  ConvChoice choice = ConvChoice::automatic);
 
 }  // namespace cifar_mpi::cuda

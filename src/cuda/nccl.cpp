@@ -21,7 +21,7 @@
 #include "cifar_mpi/base/log.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/cuda/backend.hpp"
-#include "cuda/check.hpp"
+#include "cuda/handles.hpp"
 #include "cuda/lane.hpp"
 #include "cuda/sum.hpp"
 

@@ -1,5 +1,3 @@
-#include "cuda/network.hpp"
-
 #include <stdexcept>
 #include <utility>
 
@@ -9,6 +7,7 @@
 #include "cuda/count.hpp"
 #include "cuda/device.hpp"
 #include "cuda/group.hpp"
+#include "cuda/kernels.hpp"
 #include "cuda/lane.hpp"
 #include "cuda/relu.hpp"
 #include "cuda/step_tasks.hpp"

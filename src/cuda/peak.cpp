@@ -1,5 +1,3 @@
-#include "cifar_mpi/cuda/peak.hpp"
-
 #include <cstdint>
 #include <functional>
 #include <vector>
@@ -7,6 +5,7 @@
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/random.hpp"
 #include "cifar_mpi/base/text.hpp"
+#include "cifar_mpi/cuda/backend.hpp"
 #include "cuda/conv.hpp"
 #include "cuda/device.hpp"
 #include "cuda/matmul.hpp"

@@ -2,11 +2,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <string>
 #include <variant>
 #include <vector>
 
 #include "cifar_mpi/engine/backend.hpp"
+#include "cifar_mpi/engine/kernels.hpp"
 #include "cuda/conv_math.hpp"
 #include "cuda/lrn_math.hpp"
 #include "cuda/pool_math.hpp"
@@ -136,5 +139,11 @@ std::int64_t values_in(const engine::Format& format);
 /// pad the rows of the last layer in bf16. Throws Error{usage} naming the layer when no kernel here supports
 /// its size.
 GroupPlan plan_group(const engine::Chain& chain, int batch, engine::Precision precision);
+
+/// `layer` and the group after its ReLU as one group, which takes in the ReLU, and with `leaves_bias` the
+/// layer's biases as the tail's only parameter. Values between them are in this group's memory.
+std::unique_ptr<engine::Group> join_tail(std::unique_ptr<engine::Group> layer,
+                                         std::unique_ptr<engine::Group> tail,
+                                         std::function<bool()> leaves_bias);
 
 }  // namespace cifar_mpi::cuda

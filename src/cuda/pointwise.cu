@@ -1,5 +1,5 @@
 #include "cuda/launch.cuh"
-#include "cuda/pointwise.hpp"
+#include "cuda/relu.hpp"
 #include "cuda/vec8.cuh"
 
 namespace cifar_mpi::cuda {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "cuda/pointwise_math.hpp"
 #include "cuda/value_type.hpp"
 
 /// Elementwise ReLUs that no other kernel includes, biases and sums. All enqueue and return; NaN stays NaN.
@@ -23,5 +24,20 @@ void add_values(cudaStream_t stream, ValueType type, const void* a, const void* 
 /// y[row, column] += bias[column], then max(·, 0) if asked for; in place.
 void add_bias(cudaStream_t stream, ValueType type, void* y, const float* bias, std::int64_t rows, int columns,
               bool relu);
+
+// Functions of single values.
+
+struct PointwiseShape {
+  model::Pointwise layer;
+  std::int64_t count = 0;
+  ValueType type = ValueType::fp32;
+};
+
+/// y[i] = f(x[i]).
+void pointwise_forward(cudaStream_t stream, const PointwiseShape& shape, const void* x, void* y);
+
+/// grad_x[i] = f'(x[i]) · grad_y[i].
+void pointwise_backward(cudaStream_t stream, const PointwiseShape& shape, const void* x, const void* grad_y,
+                        void* grad_x);
 
 }  // namespace cifar_mpi::cuda

@@ -1,4 +1,3 @@
-#include "cuda/runner.hpp"
 
 #include <algorithm>
 #include <map>
@@ -9,9 +8,9 @@
 
 #include "cifar_mpi/base/clock.hpp"
 #include "cifar_mpi/base/text.hpp"
-#include "cuda/check.hpp"
 #include "cuda/control.hpp"
 #include "cuda/device_runner.hpp"
+#include "cuda/handles.hpp"
 #include "cuda/host_link.hpp"
 #include "engine/audit.hpp"
 

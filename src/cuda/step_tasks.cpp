@@ -6,8 +6,8 @@
 
 #include "cifar_mpi/engine/step_tasks.hpp"
 #include "cuda/augment.hpp"
-#include "cuda/check.hpp"
 #include "cuda/count.hpp"
+#include "cuda/handles.hpp"
 #include "cuda/lane.hpp"
 #include "cuda/loss.hpp"
 #include "cuda/sum.hpp"

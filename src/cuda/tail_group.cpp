@@ -1,7 +1,7 @@
-#include "cuda/tail_group.hpp"
-
 #include <iterator>
 #include <utility>
+
+#include "cuda/planner.hpp"
 
 namespace cifar_mpi::cuda {
 namespace {

@@ -4,8 +4,8 @@
 #include <fstream>
 #include <sstream>
 
+#include "app/help.hpp"
 #include "app/programs.hpp"
-#include "app/similar.hpp"
 #include "cifar_mpi/cuda/backend.hpp"
 
 namespace cifar_mpi::test {

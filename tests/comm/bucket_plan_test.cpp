@@ -2,6 +2,7 @@
 
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/comm/all_reduce_update.hpp"
+#include "cifar_mpi/comm/server_update.hpp"
 
 namespace cifar_mpi::comm {
 namespace {
@@ -79,6 +80,24 @@ TEST(BucketPlan, RefusesBucketsOfNothing) {
     FAIL() << "buckets of 0 bytes were planned";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::usage);
+  }
+}
+
+TEST(CutForServers, GivesEachAboutAsManyBytes) {
+  engine::ParamLayout layout;
+  for (const std::size_t floats : {16u, 100000u, 32u}) engine::append(layout, floats);
+  for (const int servers : {1, 2, 3, 7}) {
+    const std::vector<ParamSpan> spans = cut_for_servers(layout, servers);
+    ASSERT_EQ(spans.size(), static_cast<std::size_t>(servers));
+    std::size_t end = 0;
+    for (const ParamSpan& span : spans) {
+      EXPECT_EQ(span.begin, end);
+      EXPECT_EQ(span.begin % 16, 0u) << "a cache line has one owner";
+      EXPECT_NEAR(static_cast<double>(span.end - span.begin),
+                  static_cast<double>(layout.trained_floats) / servers, 16.0);
+      end = span.end;
+    }
+    EXPECT_EQ(end, layout.trained_floats);
   }
 }
 

@@ -179,31 +179,45 @@ TEST(TrainInput, FollowsTheStepCounterAndIgnoresTheThreads) {
   EXPECT_NE(first, second);
 }
 
+/// Batches of images as evaluation reads them, one after another.
+struct Evaluation {
+  Evaluation(const AugmentSpec& spec, const Images& images, int batch, Precision of)
+      : precision(of), x(bytes_for(spec, batch, of)), labels(static_cast<std::size_t>(batch)) {
+    engine::EvaluateBinding binding;
+    binding.data = images.view();
+    binding.augment = spec;
+    binding.cursor = &cursor;
+    task = plan_evaluate_input(binding, batch, of, x.data(), labels.data());
+  }
+  std::vector<float> next() {
+    testing::run_audited(task, {testing::region(x), testing::region(labels), engine::bytes_of(&cursor, 1)});
+    return widened(x, precision);
+  }
+
+  Precision precision;
+  std::uint64_t cursor = 0;
+  std::vector<std::byte> x;
+  std::vector<std::uint8_t> labels;
+  engine::Task task;
+};
+
 TEST(EvaluateInput, WalksThroughTheDataAndPadsItsEnd) {
   constexpr int kBatch = 4;
   const AugmentSpec spec{Augment::none, {32, 32, 3}, 24, 24};
   const Images images(spec.source, 6);
   for (const Precision precision : {Precision::fp32, Precision::bf16}) {
-    std::uint64_t cursor = 0;
-    engine::EvaluateBinding binding;
-    binding.data = images.view();
-    binding.augment = spec;
-    binding.cursor = &cursor;
-    std::vector<std::byte> x(bytes_for(spec, kBatch, precision));
-    std::vector<std::uint8_t> labels(kBatch);
-    const engine::Task task = plan_evaluate_input(binding, kBatch, precision, x.data(), labels.data());
+    Evaluation evaluation(spec, images, kBatch, precision);
     for (std::uint64_t begin : {0u, 4u, 8u}) {
-      testing::run_audited(task, {testing::region(x), testing::region(labels), engine::bytes_of(&cursor, 1)});
-      EXPECT_EQ(cursor, begin + kBatch);
-      const std::vector<float> values = widened(x, precision);
+      const std::vector<float> values = evaluation.next();
+      EXPECT_EQ(evaluation.cursor, begin + kBatch);
       for (std::size_t i = 0; i < kBatch; ++i) {
         const std::span<const float> found = std::span(values).subspan(i * 1728, 1728);
         if (begin + i < 6) {
-          EXPECT_EQ(labels[i], images.labels[begin + i]);
+          EXPECT_EQ(evaluation.labels[i], images.labels[begin + i]);
           expect_image(spec, {4, 4, false, 1.0f}, std::span(images.images).subspan((begin + i) * 3072, 3072),
                        found, precision);
         } else {
-          EXPECT_EQ(labels[i], 255);
+          EXPECT_EQ(evaluation.labels[i], 255);
           EXPECT_TRUE(std::all_of(found.begin(), found.end(), [](float v) { return v == 0.0f; }));
         }
       }
@@ -222,16 +236,7 @@ TEST(EvaluateInput, ShowsMovedAndMirroredViews) {
           spec.shift = shift;
           spec.mirror = mirror;
           spec.fill = data::Fill::reflect;
-          std::uint64_t cursor = 0;
-          engine::EvaluateBinding binding;
-          binding.data = images.view();
-          binding.augment = spec;
-          binding.cursor = &cursor;
-          std::vector<std::byte> x(bytes_for(spec, kBatch, precision));
-          std::vector<std::uint8_t> labels(kBatch);
-          testing::run_audited(plan_evaluate_input(binding, kBatch, precision, x.data(), labels.data()),
-                               {testing::region(x), testing::region(labels), engine::bytes_of(&cursor, 1)});
-          const std::vector<float> values = widened(x, precision);
+          const std::vector<float> values = Evaluation(spec, images, kBatch, precision).next();
           const auto size = static_cast<std::size_t>(spec.output().count());
           const auto source = static_cast<std::size_t>(spec.source.count());
           const int top = (spec.source.height - spec.crop_height) / 2,

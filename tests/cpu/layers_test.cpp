@@ -1,7 +1,7 @@
 #include "cifar_mpi/cpu/backend.hpp"
 #include "cpu/dnnl.hpp"
 #include "cpu/simd.hpp"
-#include "support/layer_table.hpp"
+#include "support/layer_check.hpp"
 
 /// All layers of the table on the CPU.
 namespace cifar_mpi::cpu {

@@ -12,7 +12,7 @@
 #include "cifar_mpi/optim/optimizer.hpp"
 #include "cpu/optimizer.hpp"
 #include "cpu/task_runs.hpp"
-#include "reference/optimizer.hpp"
+#include "reference/reference.hpp"
 
 namespace cifar_mpi::cpu {
 namespace {

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "cifar_mpi/base/error.hpp"
-#include "cpu/pool_group.hpp"
+#include "cpu/conv_pool.hpp"
 
 namespace cifar_mpi::cpu {
 namespace {

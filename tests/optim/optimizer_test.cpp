@@ -10,7 +10,7 @@
 
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/optim/state.hpp"
-#include "reference/optimizer.hpp"
+#include "reference/reference.hpp"
 
 namespace cifar_mpi::optim {
 namespace {

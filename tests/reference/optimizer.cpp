@@ -1,7 +1,7 @@
-#include "reference/optimizer.hpp"
-
 #include <algorithm>
 #include <cmath>
+
+#include "reference/reference.hpp"
 
 namespace cifar_mpi::reference {
 

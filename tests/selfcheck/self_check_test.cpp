@@ -199,22 +199,15 @@ TEST_F(SelfChecks, PassADeviceThatIsTheCpuInEveryPrecisionAndPart) {
     EXPECT_GE(report.table.size(), 7u);
   };
   expect_good(c);
-  c.batch_size = 8;
-  c.accumulate = 2;
-  c.optimizer.kind = optim::OptimizerKind::adamw;
-  c.clip_norm = 1.0;
+  c.batch_size = 8, c.accumulate = 2;
+  c.optimizer.kind = optim::OptimizerKind::adamw, c.clip_norm = 1.0;
   expect_good(c);
   c = small();
-  c.reproducible = true;
-  c.micro_shards = 4;
-  c.global_batch = 16;
+  c.reproducible = true, c.micro_shards = 4, c.global_batch = 16;
   if (world().size() != 3) expect_good(c);
   c = small();
-  c.model = "resnet20";
-  c.input_size = 0;
-  c.augment = data::Augment::crop;
-  c.normalize = data::Normalize::dataset;
-  c.batch_size = 4;
+  c.model = "resnet20", c.input_size = 0, c.batch_size = 4;
+  c.augment = data::Augment::crop, c.normalize = data::Normalize::dataset;
   expect_good(c);
 }
 

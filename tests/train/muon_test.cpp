@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "cifar_mpi/model/net_builder.hpp"
-#include "reference/optimizer.hpp"
+#include "reference/reference.hpp"
 #include "step/hidden_matrices.hpp"
 #include "train/run_fixture.hpp"
 

@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "watch/stall.hpp"
+
 namespace cifar_mpi::watch {
 namespace {
 
@@ -74,6 +76,24 @@ TEST(RankWatch, NamesTheRanksWhoseParametersDiffer) {
   }
   const std::string tie = desync_text(record_of({{0, right}, {0, 1}}), {"a", "b"});
   EXPECT_NE(tie.find("rank 1 (b) differ from those of rank 0"), std::string::npos) << tie;
+}
+
+TEST(WaitsForOthers, IsSaidOfCollectivesAndOfCallsOfAllRanksBetweenTasks) {
+  const std::vector<WatchedTask> tasks{{"conv2 backward"}, {"all-reduce of bucket 1", true}};
+  constexpr int kNobody = engine::ProgressCounter::kNobody;
+  RankStatus worker, server, writer;
+  worker.activity = server.activity = comm::Activity::evaluating;
+  worker.progress.task = 0, server.progress.task = kNobody;  // it holds no images
+  EXPECT_FALSE(waits_for_others(worker, tasks));
+  EXPECT_TRUE(waits_for_others(server, tasks));
+  worker.progress.task = 1;  // the number of another program's task
+  EXPECT_FALSE(waits_for_others(worker, tasks));
+  worker.activity = comm::Activity::training;
+  EXPECT_TRUE(waits_for_others(worker, tasks));
+  writer.activity = comm::Activity::saving, writer.progress.task = kNobody;
+  EXPECT_FALSE(waits_for_others(writer, tasks));
+  writer.rank = 1;
+  EXPECT_TRUE(waits_for_others(writer, tasks));
 }
 
 }  // namespace

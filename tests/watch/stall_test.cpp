@@ -335,23 +335,6 @@ TEST_F(StallJudgeOfANode, NamesTheTasksOfEachRanksOwnProgram) {
             "for it in step 41, wait for pushes");
 }
 
-TEST(WaitsForOthers, IsSaidOfCollectivesAndOfCallsOfAllRanksBetweenTasks) {
-  constexpr int kNobody = engine::ProgressCounter::kNobody;
-  RankStatus worker, server, writer;
-  worker.activity = server.activity = Activity::evaluating;
-  worker.progress.task = kConv, server.progress.task = kNobody;  // it holds no images
-  EXPECT_FALSE(waits_for_others(worker, kTasks));
-  EXPECT_TRUE(waits_for_others(server, kTasks));
-  worker.progress.task = kReduce;  // the number of another program's task
-  EXPECT_FALSE(waits_for_others(worker, kTasks));
-  worker.activity = Activity::training;
-  EXPECT_TRUE(waits_for_others(worker, kTasks));
-  writer.activity = Activity::saving, writer.progress.task = kNobody;
-  EXPECT_FALSE(waits_for_others(writer, kTasks));
-  writer.rank = 1;
-  EXPECT_TRUE(waits_for_others(writer, kTasks));
-}
-
 /// The same node as one of three.
 class StallJudgeOfAJob : public StallJudgeOfANode {
  protected:

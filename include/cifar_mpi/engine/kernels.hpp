@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -124,9 +125,14 @@ class Group {
   /// Converts parameter `part` (an index of Contract::masters) between its span of a block in host memory and
   /// logical order; `from_logical` zeroes the padding. By default both orders are equal, and padding follows
   /// the values.
-  virtual void to_logical(std::size_t part, std::span<const float> physical, std::span<float> logical) const;
-  virtual void from_logical(std::size_t part, std::span<const float> logical,
-                            std::span<float> physical) const;
+  virtual void to_logical(std::size_t /*part*/, std::span<const float> physical,
+                          std::span<float> logical) const {
+    std::copy_n(physical.begin(), logical.size(), logical.begin());
+  }
+  virtual void from_logical(std::size_t /*part*/, std::span<const float> logical,
+                            std::span<float> physical) const {
+    std::fill(std::copy(logical.begin(), logical.end(), physical.begin()), physical.end(), 0.0f);
+  }
 };
 
 /// A compute copy of a whole parameter block.

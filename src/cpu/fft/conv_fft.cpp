@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "cpu/fft/tiles.hpp"
 #include "cpu/parallel.hpp"
 
 namespace cifar_mpi::cpu::fft {

@@ -1,4 +1,3 @@
-#include "cpu/fft/fft_group.hpp"
 
 #include <algorithm>
 #include <optional>

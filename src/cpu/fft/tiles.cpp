@@ -1,8 +1,7 @@
-#include "cpu/fft/tiles.hpp"
-
 #include <algorithm>
 #include <limits>
 
+#include "cpu/fft/conv_fft.hpp"
 #include "cpu/parallel.hpp"
 
 namespace cifar_mpi::cpu::fft {

@@ -1,5 +1,3 @@
-#include "cpu/image_conv/image_conv_group.hpp"
-
 #include <algorithm>
 #include <optional>
 #include <utility>
@@ -8,6 +6,7 @@
 #include "cpu/affine_group.hpp"
 #include "cpu/conv.hpp"
 #include "cpu/image_conv/image_conv.hpp"
+#include "cpu/planning.hpp"
 
 namespace cifar_mpi::cpu {
 namespace {

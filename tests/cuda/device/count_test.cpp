@@ -5,8 +5,8 @@
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/engine/recorder.hpp"
 #include "cuda/device/gpu.hpp"
+#include "cuda/device_runner.hpp"
 #include "cuda/lane.hpp"
-#include "cuda/runner.hpp"
 #include "cuda/step_tasks.hpp"
 #include "support/naive_counts.hpp"
 

@@ -7,9 +7,9 @@
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/engine/recorder.hpp"
 #include "cuda/device/gpu.hpp"
+#include "cuda/device_runner.hpp"
 #include "cuda/host_link.hpp"
 #include "cuda/lane.hpp"
-#include "cuda/runner.hpp"
 #include "cuda/step_tasks.hpp"
 
 /// Programs with host tasks among those of the device.

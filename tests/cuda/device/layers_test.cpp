@@ -1,5 +1,5 @@
 #include "cuda/device/gpu.hpp"
-#include "support/layer_table.hpp"
+#include "support/layer_check.hpp"
 
 /// All layers of the table on the GPU.
 namespace cifar_mpi::cuda::testing {

@@ -1,5 +1,3 @@
-#include "cuda/runner.hpp"
-
 #include <algorithm>
 #include <chrono>
 #include <thread>
@@ -10,6 +8,7 @@
 #include "cifar_mpi/engine/recorder.hpp"
 #include "cuda/control.hpp"
 #include "cuda/device/gpu.hpp"
+#include "cuda/device_runner.hpp"
 #include "cuda/lane.hpp"
 
 /// The times of tasks that runners report.

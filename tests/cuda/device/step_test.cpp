@@ -12,7 +12,7 @@
 #include "cuda/device/gpu.hpp"
 #include "cuda/device/training_run.hpp"
 #include "cuda/matrix_tasks.hpp"
-#include "reference/optimizer.hpp"
+#include "reference/reference.hpp"
 #include "support/networks.hpp"
 
 /// The tasks of a step around its network, and runners on unusual programs.

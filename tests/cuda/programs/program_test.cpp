@@ -12,7 +12,7 @@
 #include "cifar_mpi/engine/roofline.hpp"
 #include "cifar_mpi/engine/verify.hpp"
 #include "cifar_mpi/lower/tower.hpp"
-#include "cuda/network.hpp"
+#include "cuda/kernels.hpp"
 #include "cuda/step_tasks.hpp"
 #include "support/networks.hpp"
 

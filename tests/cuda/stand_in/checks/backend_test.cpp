@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "cifar_mpi/base/error.hpp"
+#include "cuda/device_runner.hpp"
 #include "cuda/lane.hpp"
 #include "cuda/library_conv.hpp"
 #include "cuda/matmul.hpp"
-#include "cuda/runner.hpp"
 #include "cuda/stand_in/gpu.hpp"
 
 /// Parts of the backend that need GPU work of a given length, or libraries with given requirements.
