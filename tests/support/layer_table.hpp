@@ -34,6 +34,7 @@ struct Terms {
   bool gradients = true;       ///< layers may map a NaN to any value
   bool fp32_alone = false;
   bool logits = false;  ///< outputs logits, which stay fp32
+  bool synced = false;  ///< statistics of two ranks that have the same batch
 };
 
 /// Layers in a row; an Add adds what the first of them reads.
@@ -44,7 +45,8 @@ struct LayerCase {
   Terms terms = {};
 
   std::string text() const {
-    std::string all = concat(batch, 'x', to_string(in), terms.first ? ", first" : "");
+    std::string all =
+        concat(batch, 'x', to_string(in), terms.first ? ", first" : "", terms.synced ? ", synced" : "");
     const auto name = [](const auto& layer) {
       if constexpr (requires { layer.kernel; })
         return concat(layer.name, layer.kernel, '/', layer.stride);
@@ -211,6 +213,39 @@ inline std::vector<LayerCase> batch_norms() {
        {std::vector<model::Layer>{unscaled}, {unscaled, Relu{}}, {unscaled, Add{"sum"}, Relu{}}}) {
     all.push_back({7, {5, 4, 24}, layers, {Values::noise, 16.0, 2.0, 32.0, 0.0, 0.3}});
   }
+  for (const auto& [batch, in] :
+       {std::pair{37, Extent{1, 1, 5}}, {7, {10, 10, 16}}, {11, {10, 10, 72}}, {3, {13, 1, 130}}}) {
+    for (const std::vector<model::Layer>& layers :
+         {std::vector<model::Layer>{norm}, {norm, Relu{}}, {norm, Add{"sum"}, Relu{}}, {unscaled, Relu{}}}) {
+      all.push_back({batch,
+                     in,
+                     layers,
+                     {.values = Values::noise,
+                      .fp32_units = 16.0,
+                      .short_units = 2.0,
+                      .grad_units = 32.0,
+                      .middle = 0.3,
+                      .synced = true}});
+    }
+    all.push_back({batch,
+                   in,
+                   {norm, Relu{}},
+                   {.values = Values::nan,
+                    .fp32_units = 16.0,
+                    .short_units = 2.0,
+                    .grad_units = 32.0,
+                    .synced = true}});
+  }
+  all.push_back({11,
+                 {10, 10, 24},
+                 {norm, Relu{}},
+                 {.values = Values::noise,
+                  .fp32_units = 16.0,
+                  .short_units = 2.0,
+                  .grad_units = 32.0,
+                  .middle = 0.3,
+                  .first = true,
+                  .synced = true}});
   BatchNorm frozen = norm;
   frozen.frozen = true;
   all.push_back({11, {10, 10, 24}, {frozen, Relu{}}, {Values::noise, 16.0, 2.0, 32.0, 0.0, 0.3}});
@@ -343,7 +378,14 @@ class LayerRun : public NetworkRun {
     arena.rewind();
     engine::TrainBinding binding = train_binding();
     binding.statistics_share = kShare;
-    return program_of("layers", tower->train_tasks(binding, arena));
+    if (!c.terms.synced) return program_of("layers", tower->train_tasks(binding, arena));
+    rank_sums_ = backend.allocate(tower->layout().running_floats * sizeof(float));
+    binding.rank_sums = {rank_sums_.as<float>(), 2};
+    std::vector<engine::Task> tasks = tower->train_tasks(binding, arena);
+    for (engine::Task& task : tasks) {
+      if (task.kind == engine::TaskKind::collective) task = doubling(task);
+    }
+    return program_of("layers", std::move(tasks));
   }
 
   reference::Array held(reference::Array values) const {
@@ -367,10 +409,19 @@ class LayerRun : public NetworkRun {
     for (const Buffer* buffer : {&memory_.x, &memory_.grad_x, &memory_.y, &memory_.grad_y}) {
       all.push_back({buffer->data(), buffer->size()});
     }
+    all.push_back({rank_sums_.data(), rank_sums_.size()});
     return all;
   }
 
  private:
+  /// The sum over two ranks with the same values.
+  engine::Task doubling(const engine::Task& sum) {
+    auto* const values = rank_sums_.as<float>();
+    EXPECT_EQ(sum.writes.front().begin, rank_sums_.data());
+    EXPECT_LE(sum.writes.front().size, rank_sums_.size());
+    return backend.sum_task(sum.name, {values, values, values, sum.writes.front().size / sizeof(float)});
+  }
+
   std::size_t values_in(const Extent& extent) const {
     return static_cast<std::size_t>(c.batch) * static_cast<std::size_t>(extent.count());
   }
@@ -437,6 +488,7 @@ class LayerRun : public NetworkRun {
   }
 
   LayerMemory& memory_;
+  Buffer rank_sums_;
   bool planes_;
 };
 
