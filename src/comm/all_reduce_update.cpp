@@ -44,9 +44,14 @@ std::vector<ParamSpan> plan_blocks(const engine::ParamLayout& layout, const AllR
   return buckets;
 }
 
+bool is_sum(const Task& task) { return task.kind == engine::TaskKind::collective; }
+
 /// The step of a single rank, without sums.
 void append_alone(engine::Branches& branches, StepParts parts) {
-  for (Task& task : parts.compute) branches.run(std::move(task));
+  for (Task& task : parts.compute) {
+    if (is_sum(task)) throw std::logic_error(concat("'", task.name, "' sums over ranks, but there is one"));
+    branches.run(std::move(task));
+  }
   if (parts.before_updates) branches.run(std::move(*parts.before_updates));
   for (std::vector<Task>& tasks : parts.update) branches.run_all(std::move(tasks));
   for (Task& task : parts.finish) branches.run(std::move(task));
@@ -86,6 +91,19 @@ RunFingerprint AllReduceUpdate::settings() const {
 
 void AllReduceUpdate::allocate(std::size_t control_floats) {
   block_ = {collective_->allocate((control_floats + buckets_.back().end) * sizeof(float)), control_floats};
+  if (settings_.rank_sum_floats > 0 && collective_->ranks() > 1)
+    rank_sums_ = collective_->allocate(settings_.rank_sum_floats * sizeof(float));
+}
+
+/// The all-reduce of what `sum` declares.
+Task AllReduceUpdate::with_work(Task sum) {
+  const engine::Bytes bytes = sum.writes.front();
+  const std::size_t floats = bytes.size / sizeof(float);
+  if (bytes.begin != rank_sums_.data() || bytes.size > rank_sums_.size())
+    throw std::logic_error(concat("'", sum.name, "' sums an array outside the memory for sums over ranks"));
+  Task task = collective_->all_reduce(std::move(sum.name), rank_sums().first(floats), floats);
+  task.kind = engine::TaskKind::collective;
+  return task;
 }
 
 void AllReduceUpdate::append(StepProgram& program, StepParts parts, Concurrency concurrent) {
@@ -106,7 +124,12 @@ void AllReduceUpdate::append(StepProgram& program, StepParts parts, Concurrency 
 
   SpanQueue queue(program, branches, std::move(ready_after), std::move(all_reduces));
   for (std::size_t i = 0; i < parts.compute.size(); ++i) {
-    branches.run(std::move(parts.compute[i]));
+    Task& task = parts.compute[i];
+    if (is_sum(task)) {
+      branches.run_on(engine::kComm, with_work(std::move(task)));
+    } else {
+      branches.run(std::move(task));
+    }
     queue.run_ready_after(i);
   }
   const bool all_first = parts.before_updates.has_value();

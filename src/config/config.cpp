@@ -89,6 +89,12 @@ void check_reproducible(const TrainConfig& config) {
         "--accumulate cannot be combined with --reproducible, which already computes the global batch in "
         "--micro-shards pieces; leave one of them out");
   }
+  if (config.sync_batch_norm) {
+    refuse(
+        "--sync-batch-norm cannot be combined with --reproducible: it normalizes over the samples that all "
+        "ranks "
+        "compute at once, and how many these are depends on the number of ranks; leave one of them out");
+  }
   if (config.shuffle != data::Shuffle::global) {
     refuse(
         "--reproducible needs --shuffle global: with another number of ranks a rank's shard holds other "

@@ -178,6 +178,10 @@ Rows exchange_rows() {
                           "with the other ways the result depends on the number of ranks"}),
       Row("--micro-shards", "Pieces of the global batch with --reproducible",
           number(in(&C::micro_shards))).goes_with({"--reproducible", {"true"}}).identifies(360),
+      Row("--sync-batch-norm", "BatchNorm over the samples of all ranks, not of each alone",
+          flag(&C::sync_batch_norm))
+              .goes_with({"--update", {"all-reduce"}, "with the other ways ranks are in different steps"})
+              .identifies(480, false, "false"),
       Row("--wire", "Gradient format on the network", choice(in(&C::wire))).goes_with(kSums),
       Row("--side-lane", "Run independent branches of backward concurrently", on_off(in(&C::side_lane))),
       Row("--overlap", "Sum gradients during backward; auto: by the ranks' placement",

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <stdexcept>
+#include <utility>
 
 #include "cifar_mpi/base/text.hpp"
 #include "cpu/batch_norm_loops.hpp"
@@ -134,6 +135,37 @@ engine::Task begin_forward(const BatchNormLayer& layer, const BatchNormForward& 
 
 }  // namespace
 
+namespace {
+
+/// The loop over the images that stores the moments of each at `partials`, and then calls `use` for each channel with
+/// those of the batch.
+template <class Use>
+auto plan_moments(const BatchNormLayer& layer, const BatchNormForward& memory, const Use& use) {
+  return [memory, use, shape = layer.shape, moments_of = choose<Moments>(layer)] {
+    const auto channels = static_cast<std::size_t>(shape.channels);
+    parallel_for(shape.batch, [&](std::ptrdiff_t n) {
+      float* const own = memory.partials + static_cast<std::size_t>(n) * 2 * channels;
+      moments_of(shape, static_cast<int>(n), memory.src, own, own + channels);
+    });
+    parallel_for(shape.channels, [&](std::ptrdiff_t channel) {
+      const auto c = static_cast<std::size_t>(channel);
+      use(c, merged(shape, memory.partials, c));
+    });
+  };
+}
+
+/// Stores the moments of a channel for the loops and for the running statistics.
+auto store_moments(const BatchNormLayer& layer, float* moments, float* mean, float* variance, float share) {
+  return [=, channels = channels_of(layer), epsilon = layer.epsilon](std::size_t c, const BatchMoments& all) {
+    moments[c] = static_cast<float>(all.mean);
+    moments[channels + c] = rstd_of(all.variance, epsilon);
+    mean[c] = share * static_cast<float>(all.mean);
+    variance[c] = share * static_cast<float>(all.variance);
+  };
+}
+
+}  // namespace
+
 engine::Task plan_batch_norm_forward(const BatchNormLayer& layer, const BatchNormForward& memory, float* mean,
                                      float* variance, float share) {
   const std::size_t channels = channels_of(layer);
@@ -141,24 +173,47 @@ engine::Task plan_batch_norm_forward(const BatchNormLayer& layer, const BatchNor
   task.writes.insert(task.writes.end(),
                      {engine::bytes_of(memory.partials, partials_floats(layer.shape)),
                       engine::bytes_of(mean, channels), engine::bytes_of(variance, channels)});
-  const ChannelMap map = map_of(layer, memory.moments);
-  task.start = [=, epsilon = layer.epsilon, moments_of = choose<Moments>(layer),
-                apply = plan_apply(layer, map, memory)](engine::Lane&) {
-    parallel_for(map.shape.batch, [&](std::ptrdiff_t n) {
-      float* const own = memory.partials + static_cast<std::size_t>(n) * 2 * channels;
-      moments_of(map.shape, static_cast<int>(n), memory.src, own, own + channels);
-    });
-    parallel_for(map.shape.channels, [&](std::ptrdiff_t channel) {
-      const auto c = static_cast<std::size_t>(channel);
-      const BatchMoments all = merged(map.shape, memory.partials, c);
-      memory.moments[c] = static_cast<float>(all.mean);
-      memory.moments[channels + c] = rstd_of(all.variance, epsilon);
-      mean[c] = share * static_cast<float>(all.mean);
-      variance[c] = share * static_cast<float>(all.variance);
-    });
+  task.start = [find =
+                    plan_moments(layer, memory, store_moments(layer, memory.moments, mean, variance, share)),
+                apply = plan_apply(layer, map_of(layer, memory.moments), memory)](engine::Lane&) {
+    find();
     apply();
   };
   return task;
+}
+
+std::vector<engine::Task> plan_batch_norm_forward(const BatchNormLayer& layer, const BatchNormForward& memory,
+                                                  float* mean, float* variance, float share,
+                                                  const float* around, const engine::RankSums& sums) {
+  const std::size_t channels = channels_of(layer);
+  const engine::Bytes summed = engine::bytes_of(sums.memory, 2 * channels);
+  const auto add = [=, sum = sums.memory](std::size_t c, const BatchMoments& all) {
+    const double shift = all.mean - static_cast<double>(around[c]);
+    sum[c] = static_cast<float>(shift);
+    sum[channels + c] = static_cast<float>(all.variance + shift * shift);
+  };
+  engine::Task moments;
+  moments.name = layer.name + " moments";
+  moments.reads = {activation(memory.src, layer), engine::bytes_of(around, channels)};
+  moments.writes = {engine::bytes_of(memory.partials, partials_floats(layer.shape)), summed};
+  moments.start = [find = plan_moments(layer, memory, add)](engine::Lane&) { find(); };
+
+  engine::Task forward = begin_forward(layer, memory);
+  forward.reads.insert(forward.reads.end(), {engine::bytes_of(around, channels), summed});
+  forward.writes.insert(forward.writes.end(),
+                        {engine::bytes_of(mean, channels), engine::bytes_of(variance, channels)});
+  forward.start = [=, store = store_moments(layer, memory.moments, mean, variance, share),
+                   apply = plan_apply(layer, map_of(layer, memory.moments), memory)](engine::Lane&) {
+    for (std::size_t c = 0; c < channels; ++c) {
+      const double shift = static_cast<double>(sums.memory[c]) / sums.ranks;
+      const double rest = static_cast<double>(sums.memory[channels + c]) / sums.ranks - shift * shift;
+      store(c, {static_cast<double>(around[c]) + shift, rest < 0.0 ? 0.0 : rest});  // NaN stays NaN
+    }
+    apply();
+  };
+  return {std::move(moments),
+          engine::sum_over_ranks(layer.name + " moments of all ranks", sums, 2 * channels),
+          std::move(forward)};
 }
 
 engine::Task plan_batch_norm_inference(const BatchNormLayer& layer, const BatchNormForward& memory,
@@ -204,8 +259,8 @@ auto plan_sums(const BatchNormLayer& layer, const ChannelMap& map, const BatchNo
       };
 }
 
-engine::Task begin_backward(const BatchNormLayer& layer, const BatchNormBackward& memory) {
-  engine::Task task = begin_task(layer, "backward", memory.src);
+engine::Task begin_sums(const BatchNormLayer& layer, const char* what, const BatchNormBackward& memory) {
+  engine::Task task = begin_task(layer, what, memory.src);
   task.reads.push_back(engine::bytes_of(memory.moments, moments_floats(layer.shape)));
   for (const std::byte* const read : {memory.grad_dst, memory.more_grad_dst, memory.dst}) {
     if (read != nullptr) task.reads.push_back(activation(read, layer));
@@ -214,43 +269,97 @@ engine::Task begin_backward(const BatchNormLayer& layer, const BatchNormBackward
   for (const float* const grad : {memory.grad_scale, memory.grad_biases}) {
     if (grad != nullptr) task.writes.push_back(engine::bytes_of(grad, channels_of(layer)));
   }
-  for (const std::byte* const grad : {memory.grad_src, memory.joined}) {
-    if (grad != nullptr) task.writes.push_back(activation(grad, layer));
-  }
+  if (memory.joined != nullptr) task.writes.push_back(activation(memory.joined, layer));
   return task;
+}
+
+/// The two sums of the batch, of all images' at `partials`; stores them as the gradients of the parameters, and calls
+/// `use(place, sum)` for each place in [2, channels].
+template <class Use>
+auto plan_batch_sums(const BatchNormLayer& layer, const BatchNormBackward& memory, const Use& use) {
+  return
+      [memory, use, shape = layer.shape, sum_up = plan_sums(layer, map_of(layer, memory.moments), memory)] {
+        const auto channels = static_cast<std::size_t>(shape.channels);
+        sum_up();
+        parallel_for(2 * shape.channels, [&](std::ptrdiff_t place) {
+          const auto c = static_cast<std::size_t>(place);
+          double sum = 0.0;
+          for (std::size_t n = 0; n < static_cast<std::size_t>(shape.batch); ++n)
+            sum += static_cast<double>(memory.partials[n * 2 * channels + c]);
+          use(c, sum);
+          float* const grad = c < channels ? memory.grad_biases : memory.grad_scale;
+          if (grad != nullptr) grad[c % channels] = static_cast<float>(sum);
+        });
+      };
+}
+
+/// The gradient of y after the ReLU's mask, if `joined` holds it already.
+const std::byte* incoming(const BatchNormBackward& memory) {
+  return memory.dst == nullptr ? memory.grad_dst : memory.joined;
+}
+
+/// The loop over the images that computes the gradient of x; `means` [2, channels] are the sums divided by n.
+auto plan_grad_src(const BatchNormLayer& layer, const BatchNormBackward& memory, const float* means) {
+  BatchNormLayer behind = layer;
+  behind.relu = layer.relu && memory.dst == nullptr;  // the joined gradient is already masked
+  return [=, map = map_of(layer, memory.moments), apply = choose_with_relu<GradSrc>(behind)] {
+    parallel_for(map.shape.batch, [&](std::ptrdiff_t n) {
+      apply(map, static_cast<int>(n), memory.src, incoming(memory), means, means + map.shape.channels,
+            memory.grad_src);
+    });
+  };
+}
+
+float* means_of(const BatchNormLayer& layer, const BatchNormBackward& memory) {
+  return memory.partials + static_cast<std::size_t>(layer.shape.batch) * moments_floats(layer.shape);
+}
+
+double values_per_channel(const BatchNormLayer& layer) {
+  return static_cast<double>(layer.shape.batch) * layer.shape.pixels;
 }
 
 }  // namespace
 
 engine::Task plan_batch_norm_backward(const BatchNormLayer& layer, const BatchNormBackward& memory) {
-  const std::size_t channels = channels_of(layer);
-  engine::Task task = begin_backward(layer, memory);
-  const ChannelMap map = map_of(layer, memory.moments);
-  // The joined gradient is already masked.
-  const bool masks = layer.relu && memory.dst == nullptr;
-  const std::byte* const grad_dst = memory.dst == nullptr ? memory.grad_dst : memory.joined;
-  BatchNormLayer behind = layer;
-  behind.relu = masks;
-  task.start = [=, sum_up = plan_sums(layer, map, memory),
-                apply = choose_with_relu<GradSrc>(behind)](engine::Lane&) {
-    const auto batch = static_cast<std::size_t>(map.shape.batch);
+  engine::Task task = begin_sums(layer, "backward", memory);
+  if (memory.grad_src != nullptr) task.writes.push_back(activation(memory.grad_src, layer));
+  float* const means = means_of(layer, memory);
+  const auto divide = [means, n = values_per_channel(layer)](std::size_t place, double sum) {
+    means[place] = static_cast<float>(sum / n);
+  };
+  task.start = [sum_up = plan_batch_sums(layer, memory, divide), apply = plan_grad_src(layer, memory, means),
+                has_src = memory.grad_src != nullptr](engine::Lane&) {
     sum_up();
-    float* const means = memory.partials + batch * 2 * channels;
-    parallel_for(2 * map.shape.channels, [&](std::ptrdiff_t place) {
-      const auto c = static_cast<std::size_t>(place);
-      double sum = 0.0;
-      for (std::size_t n = 0; n < batch; ++n)
-        sum += static_cast<double>(memory.partials[n * 2 * channels + c]);
-      means[c] = static_cast<float>(sum / (static_cast<double>(batch) * map.shape.pixels));
-      float* const grad = c < channels ? memory.grad_biases : memory.grad_scale;
-      if (grad != nullptr) grad[c % channels] = static_cast<float>(sum);
-    });
-    if (memory.grad_src == nullptr) return;
-    parallel_for(map.shape.batch, [&](std::ptrdiff_t n) {
-      apply(map, static_cast<int>(n), memory.src, grad_dst, means, means + channels, memory.grad_src);
-    });
+    if (has_src) apply();
   };
   return task;
+}
+
+std::vector<engine::Task> plan_batch_norm_backward(const BatchNormLayer& layer,
+                                                   const BatchNormBackward& memory,
+                                                   const engine::RankSums& sums) {
+  if (memory.grad_src == nullptr) return {plan_batch_norm_backward(layer, memory)};
+  const std::size_t floats = moments_floats(layer.shape);
+  const engine::Bytes summed = engine::bytes_of(sums.memory, floats);
+  engine::Task gradient_sums = begin_sums(layer, "gradient sums", memory);
+  gradient_sums.writes.push_back(summed);
+  const auto add = [to = sums.memory](std::size_t place, double sum) { to[place] = static_cast<float>(sum); };
+  gradient_sums.start = [sum_up = plan_batch_sums(layer, memory, add)](engine::Lane&) { sum_up(); };
+
+  float* const means = means_of(layer, memory);
+  engine::Task backward = begin_task(layer, "backward", memory.src);
+  backward.reads.insert(backward.reads.end(), {engine::bytes_of(memory.moments, floats), summed,
+                                               activation(incoming(memory), layer)});
+  backward.writes = {engine::bytes_of(means, floats), activation(memory.grad_src, layer)};
+  backward.start = [=, n = values_per_channel(layer) * sums.ranks,
+                    apply = plan_grad_src(layer, memory, means)](engine::Lane&) {
+    for (std::size_t place = 0; place < floats; ++place)
+      means[place] = static_cast<float>(static_cast<double>(sums.memory[place]) / n);
+    apply();
+  };
+  return {std::move(gradient_sums),
+          engine::sum_over_ranks(layer.name + " gradient sums of all ranks", sums, floats),
+          std::move(backward)};
 }
 
 }  // namespace cifar_mpi::cpu

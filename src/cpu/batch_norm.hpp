@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <string>
+#include <vector>
 
 #include "cifar_mpi/engine/backend.hpp"
 #include "cifar_mpi/engine/program.hpp"
@@ -54,6 +55,14 @@ struct BatchNormForward {
 engine::Task plan_batch_norm_forward(const BatchNormLayer& layer, const BatchNormForward& memory, float* mean,
                                      float* variance, float share);
 
+/// The same in three tasks with the moments of all ranks' batches, which are equally large. Per channel a rank adds
+/// mean − around and variance + (mean − around)² to the sums, with `around` the running mean, which all ranks have in
+/// common. So the variance loses digits only where the batch's mean is far from it: its relative error is about
+/// eps · (1 + (mean − around)²/variance).
+std::vector<engine::Task> plan_batch_norm_forward(const BatchNormLayer& layer, const BatchNormForward& memory,
+                                                  float* mean, float* variance, float share,
+                                                  const float* around, const engine::RankSums& sums);
+
 /// The same with the given statistics.
 engine::Task plan_batch_norm_inference(const BatchNormLayer& layer, const BatchNormForward& memory,
                                        const float* mean, const float* variance);
@@ -76,5 +85,11 @@ struct BatchNormBackward {
 /// With g the gradient of y (zero where y is not positive, with a ReLU), x̂ = (x − mean) · rstd and n = batch · pixels:
 ///   grad_biases = Σ g, grad_scale = Σ g·x̂, grad_x = scale · rstd · (g − (grad_biases + x̂ · grad_scale) / n)
 engine::Task plan_batch_norm_backward(const BatchNormLayer& layer, const BatchNormBackward& memory);
+
+/// The same in three tasks for moments of all ranks' batches: the sums and n in grad_x are those of all ranks,
+/// grad_biases and grad_scale this rank's share.
+std::vector<engine::Task> plan_batch_norm_backward(const BatchNormLayer& layer,
+                                                   const BatchNormBackward& memory,
+                                                   const engine::RankSums& sums);
 
 }  // namespace cifar_mpi::cpu

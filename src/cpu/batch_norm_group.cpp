@@ -44,8 +44,14 @@ class BatchNormGroup final : public PlannedGroup {
       return tasks;
     }
     forward.partials = arena.take_array<float>(partials_floats(shape_));
-    tasks.forward.push_back(plan_batch_norm_forward(layer, forward, params.mean.grad, params.variance.grad,
-                                                    operands.statistics_share));
+    float *const mean = params.mean.grad, *const variance = params.variance.grad;
+    const float share = operands.statistics_share;
+    if (operands.rank_sums.memory == nullptr) {
+      tasks.forward = {plan_batch_norm_forward(layer, forward, mean, variance, share)};
+    } else {
+      tasks.forward = plan_batch_norm_forward(layer, forward, mean, variance, share, params.mean.master,
+                                              operands.rank_sums);
+    }
     add_backward(layer, operands, forward.moments, arena, tasks);
     return tasks;
   }
@@ -81,7 +87,11 @@ class BatchNormGroup final : public PlannedGroup {
       backward.more_grad_dst = operands.more_grad_dst;
       backward.joined = other_wants ? operands.grad_src[1] : arena.take(contract_.dst.grad.bytes);
     }
-    tasks.backward.push_back(plan_batch_norm_backward(layer, backward));
+    if (operands.rank_sums.memory == nullptr) {
+      tasks.backward = {plan_batch_norm_backward(layer, backward)};
+    } else {
+      tasks.backward = plan_batch_norm_backward(layer, backward, operands.rank_sums);
+    }
   }
 
   float epsilon_;

@@ -47,12 +47,30 @@ struct BatchMoments {
   float* mean;     ///< [channels], times share
   float* variance;
   float share;
+
+  __device__ void store(const Layer& layer, int channel, const Moments& all) const {
+    moments[channel] = all.mean;
+    moments[layer.channels + channel] = rstd_from(all.variance(), layer.epsilon);
+    mean[channel] = share * all.mean;
+    variance[channel] = share * all.variance();
+  }
+};
+
+/// Writes the terms of this rank to the sums over all ranks, in which each batch counts once.
+struct RankTerms {
+  const float* around;  ///< [channels]
+  float* sums;          ///< [2, channels]
+
+  __device__ void store(const Layer& layer, int channel, const Moments& batch) const {
+    const MomentSums mine = seen_from(around[channel], {1.0f, batch.mean, batch.variance()});
+    sums[channel] = mine.sum;
+    sums[layer.channels + channel] = mine.squares;
+  }
 };
 
 /// Merges the chunks' moments of each channel; called by the threads of a tile's last block.
-template <int kWidth>
-__device__ void merge_moments(const Layer& layer, const Meeting& meeting, int column,
-                              const BatchMoments& to) {
+template <int kWidth, class To>
+__device__ void merge_moments(const Layer& layer, const Meeting& meeting, int column, const To& to) {
   const bool inside = column < layer.channels;
   float around[kWidth] = {}, sums[2 * kWidth] = {};
   for (int i = 0; inside && i < kWidth; ++i)
@@ -72,19 +90,15 @@ __device__ void merge_moments(const Layer& layer, const Meeting& meeting, int co
   add_over_rows(sums);
   if (!inside || threadIdx.y != 0) return;
   for (int i = 0; i < kWidth; ++i) {
-    const Moments all = moments_of(static_cast<float>(layer.rows), around[i], {sums[i], sums[kWidth + i]});
-    const int channel = column + i;
-    to.moments[channel] = all.mean;
-    to.moments[layer.channels + channel] = rstd_from(all.variance(), layer.epsilon);
-    to.mean[channel] = to.share * all.mean;
-    to.variance[channel] = to.share * all.variance();
+    to.store(layer, column + i,
+             moments_of(static_cast<float>(layer.rows), around[i], {sums[i], sums[kWidth + i]}));
   }
 }
 
 /// Block (tile, chunk). Reads x once.
-template <class T, int kWidth>
+template <class T, int kWidth, class To>
 __global__ void __launch_bounds__(kThreads)
-    moments(Layer layer, const T* __restrict__ x, Meeting meeting, BatchMoments to) {
+    moments(Layer layer, const T* __restrict__ x, Meeting meeting, To to) {
   const int column = tile_column<kWidth>(blockIdx.x), chunk = static_cast<int>(blockIdx.y);
   const bool inside = column < layer.channels;
   float around[kWidth] = {}, sums[2 * kWidth] = {};
@@ -114,6 +128,15 @@ __global__ void __launch_bounds__(kThreads)
   merge_moments<kWidth>(layer, meeting, column, to);
 }
 
+/// Thread per channel: the moments of all ranks' batches from the sums of their terms.
+__global__ void moments_of_ranks(Layer layer, RankTerms terms, int ranks, BatchMoments to) {
+  const int channel = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+  if (channel >= layer.channels) return;
+  to.store(layer, channel,
+           moments_of(static_cast<float>(ranks), terms.around[channel],
+                      {terms.sums[channel], terms.sums[layer.channels + channel]}));
+}
+
 /// Block (tile, chunk). Reads x and writes y.
 template <class T, int kWidth>
 __global__ void __launch_bounds__(kThreads) apply(Layer layer, const T* __restrict__ x, T* __restrict__ y) {
@@ -131,16 +154,39 @@ __global__ void __launch_bounds__(kThreads) apply(Layer layer, const T* __restri
                      });
 }
 
+/// [2, channels]: grad_means of sums over `values` per channel.
+struct MeansOfSums {
+  float* means;
+  float values;
+
+  __device__ void store(const Layer& layer, int channel, const GradSums& all) const {
+    const GradSums mean = grad_means(all, values, layer.rstd(channel));
+    means[channel] = mean.grad;
+    means[layer.channels + channel] = mean.product;
+  }
+};
+
+/// [2, channels]: the sums themselves.
+struct PlainSums {
+  float* sums;
+
+  __device__ void store(const Layer& layer, int channel, const GradSums& all) const {
+    sums[channel] = all.grad;
+    sums[layer.channels + channel] = all.product;
+  }
+};
+
+template <class To>
 struct ParamGrads {
   float* scale;   ///< null: not computed
   float* biases;  ///< null: not computed
-  float* means;   ///< [2, channels]: grad_means
+  To sums;
 };
 
 /// As merge_moments.
-template <int kWidth>
+template <int kWidth, class To>
 __device__ void merge_gradients(const Layer& layer, const Meeting& meeting, int column,
-                                const ParamGrads& to) {
+                                const ParamGrads<To>& to) {
   const bool inside = column < layer.channels;
   float sums[2 * kWidth] = {};
 #pragma unroll 1
@@ -154,21 +200,18 @@ __device__ void merge_gradients(const Layer& layer, const Meeting& meeting, int 
   if (!inside || threadIdx.y != 0) return;
   for (int i = 0; i < kWidth; ++i) {
     const int channel = column + i;
-    const float rstd = layer.rstd(channel);
     const GradSums all{sums[i], sums[kWidth + i]};
-    const GradSums means = grad_means(all, static_cast<float>(layer.rows), rstd);
     if (to.biases != nullptr) to.biases[channel] = all.grad;
-    if (to.scale != nullptr) to.scale[channel] = rstd * all.product;
-    to.means[channel] = means.grad;
-    to.means[layer.channels + channel] = means.product;
+    if (to.scale != nullptr) to.scale[channel] = layer.rstd(channel) * all.product;
+    to.sums.store(layer, channel, all);
   }
 }
 
 /// Block (tile, chunk). Reads x and the gradient of y once.
-template <class T, int kWidth>
+template <class T, int kWidth, class To>
 __global__ void __launch_bounds__(kThreads)
     gradient_sums(Layer layer, const T* __restrict__ x, const T* __restrict__ grad_y, Meeting meeting,
-                  ParamGrads to) {
+                  ParamGrads<To> to) {
   const int column = tile_column<kWidth>(blockIdx.x);
   const bool inside = column < layer.channels;
   float sums[2 * kWidth] = {};
@@ -193,6 +236,13 @@ __global__ void __launch_bounds__(kThreads)
   }
   if (!is_last_block(meeting.counters + blockIdx.x, gridDim.y)) return;
   merge_gradients<kWidth>(layer, meeting, column, to);
+}
+
+/// Thread per channel: the means of all ranks' gradients from their sums.
+__global__ void means_of_ranks(Layer layer, const float* sums, MeansOfSums to) {
+  const int channel = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+  if (channel >= layer.channels) return;
+  to.store(layer, channel, {sums[channel], sums[layer.channels + channel]});
 }
 
 /// Block (tile, chunk). Reads x and the gradient of y, writes that of x.
@@ -246,15 +296,55 @@ void start_apply(cudaStream_t stream, const BatchNormWork& work, const Layer& la
   });
 }
 
+template <class To>
+void start_moments(cudaStream_t stream, const BatchNormWork& work, const Layer& layer, const void* x,
+                   const To& to) {
+  with_grid(work, [&]<class T>(T, auto width, const Grid& grid) {
+    launch("batch norm moments", stream, grid, moments<T, width, To>, layer, x,
+           Meeting{work.partials, work.counters}, to);
+  });
+}
+
+template <class To>
+void start_gradient_sums(cudaStream_t stream, const BatchNormWork& work, const Layer& layer, const void* x,
+                         const void* grad_y, const ParamGrads<To>& to) {
+  with_grid(work, [&]<class T>(T, auto width, const Grid& grid) {
+    launch("batch norm gradient sums", stream, grid, gradient_sums<T, width, To>, layer, x, grad_y,
+           Meeting{work.partials, work.counters}, to);
+  });
+}
+
+void start_input_gradient(cudaStream_t stream, const BatchNormWork& work, const Layer& layer, const void* x,
+                          const void* grad_y, const float* means, void* grad_x) {
+  with_grid(work, [&]<class T>(T, auto width, const Grid& grid) {
+    launch("batch norm gradient", stream, grid, input_gradient<T, width>, layer, x, grad_y, means, grad_x);
+  });
+}
+
+/// Space for [2, channels] after the chunks' sums.
+float* means_of(const BatchNormWork& work) {
+  return work.partials + 2 * std::int64_t{column_chunks(work.rows).chunks} * work.channels;
+}
+
 }  // namespace
 
 void batch_norm_forward(cudaStream_t stream, const BatchNormWork& work, const void* x, void* y, float* mean,
                         float* variance, float share) {
   const Layer layer = layer_of(work);
-  with_grid(work, [&]<class T>(T, auto width, const Grid& grid) {
-    launch("batch norm moments", stream, grid, moments<T, width>, layer, x,
-           Meeting{work.partials, work.counters}, BatchMoments{work.moments, mean, variance, share});
-  });
+  start_moments(stream, work, layer, x, BatchMoments{work.moments, mean, variance, share});
+  start_apply(stream, work, layer, x, y);
+}
+
+void batch_norm_rank_moments(cudaStream_t stream, const BatchNormWork& work, const void* x,
+                             const float* around, float* sums) {
+  start_moments(stream, work, layer_of(work), x, RankTerms{around, sums});
+}
+
+void batch_norm_forward_of_ranks(cudaStream_t stream, const BatchNormWork& work, const BatchNormSums& sums,
+                                 const void* x, void* y, float* mean, float* variance, float share) {
+  const Layer layer = layer_of(work);
+  launch("batch norm moments of all ranks", stream, grid_for(work.channels), moments_of_ranks, layer,
+         RankTerms{sums.around, sums.memory}, sums.ranks, BatchMoments{work.moments, mean, variance, share});
   start_apply(stream, work, layer, x, y);
 }
 
@@ -270,13 +360,26 @@ void batch_norm_inference(cudaStream_t stream, const BatchNormWork& work, const 
 void batch_norm_backward(cudaStream_t stream, const BatchNormWork& work, const void* x, const void* grad_y,
                          float* grad_scale, float* grad_biases, void* grad_x) {
   const Layer layer = layer_of(work);
-  float* const means = work.partials + 2 * std::int64_t{layer.chunks.chunks} * work.channels;
-  with_grid(work, [&]<class T>(T, auto width, const Grid& grid) {
-    launch("batch norm gradient sums", stream, grid, gradient_sums<T, width>, layer, x, grad_y,
-           Meeting{work.partials, work.counters}, ParamGrads{grad_scale, grad_biases, means});
-    if (grad_x == nullptr) return;
-    launch("batch norm gradient", stream, grid, input_gradient<T, width>, layer, x, grad_y, means, grad_x);
-  });
+  float* const means = means_of(work);
+  const MeansOfSums to{means, static_cast<float>(work.rows)};
+  start_gradient_sums(stream, work, layer, x, grad_y, ParamGrads<MeansOfSums>{grad_scale, grad_biases, to});
+  if (grad_x != nullptr) start_input_gradient(stream, work, layer, x, grad_y, means, grad_x);
+}
+
+void batch_norm_gradient_sums(cudaStream_t stream, const BatchNormWork& work, const void* x,
+                              const void* grad_y, float* grad_scale, float* grad_biases, float* sums) {
+  start_gradient_sums(stream, work, layer_of(work), x, grad_y,
+                      ParamGrads<PlainSums>{grad_scale, grad_biases, {sums}});
+}
+
+void batch_norm_backward_of_ranks(cudaStream_t stream, const BatchNormWork& work, const BatchNormSums& sums,
+                                  const void* x, const void* grad_y, void* grad_x) {
+  const Layer layer = layer_of(work);
+  float* const means = means_of(work);
+  const float values = static_cast<float>(work.rows) * static_cast<float>(sums.ranks);
+  launch("batch norm gradients of all ranks", stream, grid_for(work.channels), means_of_ranks, layer,
+         sums.memory, MeansOfSums{means, values});
+  start_input_gradient(stream, work, layer, x, grad_y, means, grad_x);
 }
 
 }  // namespace cifar_mpi::cuda

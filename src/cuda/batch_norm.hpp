@@ -42,6 +42,19 @@ struct BatchNormWork {
 void batch_norm_forward(cudaStream_t stream, const BatchNormWork& work, const void* x, void* y, float* mean,
                         float* variance, float share);
 
+/// With statistics of all ranks: [2, channels] of engine::RankSums, and the running mean, which all have in common.
+struct BatchNormSums {
+  float* memory = nullptr;
+  int ranks = 1;
+  const float* around = nullptr;
+};
+/// The forward pass in two parts, with the sum over the ranks between them. The terms are those of seen_from, each
+/// rank's batch counting once.
+void batch_norm_rank_moments(cudaStream_t stream, const BatchNormWork& work, const void* x,
+                             const float* around, float* sums);
+void batch_norm_forward_of_ranks(cudaStream_t stream, const BatchNormWork& work, const BatchNormSums& sums,
+                                 const void* x, void* y, float* mean, float* variance, float share);
+
 /// The same with given statistics; `moments` are unchanged.
 void batch_norm_inference(cudaStream_t stream, const BatchNormWork& work, const void* x, void* y,
                           const float* mean, const float* variance);
@@ -50,5 +63,11 @@ void batch_norm_inference(cudaStream_t stream, const BatchNormWork& work, const 
 /// may be null, and so may `grad_x` if it is not needed.
 void batch_norm_backward(cudaStream_t stream, const BatchNormWork& work, const void* x, const void* grad_y,
                          float* grad_scale, float* grad_biases, void* grad_x);
+
+/// The backward pass in two parts: `sums` are GradSums, of this rank, then of all.
+void batch_norm_gradient_sums(cudaStream_t stream, const BatchNormWork& work, const void* x,
+                              const void* grad_y, float* grad_scale, float* grad_biases, float* sums);
+void batch_norm_backward_of_ranks(cudaStream_t stream, const BatchNormWork& work, const BatchNormSums& sums,
+                                  const void* x, const void* grad_y, void* grad_x);
 
 }  // namespace cifar_mpi::cuda

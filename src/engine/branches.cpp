@@ -36,6 +36,14 @@ void Branches::run(Task task) {
   forked_ = false;
 }
 
+void Branches::run_on(LaneId lane, Task task) {
+  if (touches_open(task)) join();
+  program_.wait(lane, program_.set(kCompute));
+  program_.run(lane, std::move(task));
+  program_.wait(kCompute, program_.set(lane));
+  forked_ = false;
+}
+
 void Branches::wait(LaneId lane) {
   program_.wait(lane, program_.set(kCompute));
   if (!open_.empty()) program_.wait(lane, program_.set(kFirstSide));

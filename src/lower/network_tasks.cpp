@@ -123,6 +123,7 @@ engine::Operands NetworkTasks::operands_of(std::size_t n) const {
         {blocks_.params + at, grad, copy_ != nullptr ? copy_ + at * bytes_per_float_ : nullptr});
   }
   operands.statistics_share = blocks_.statistics_share;
+  operands.rank_sums = blocks_.rank_sums;
   operands.flops = node.flops;
   operands.mask_src = node.mask_src;
   operands.mask_dst = node.mask_dst;

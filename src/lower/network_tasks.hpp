@@ -16,6 +16,7 @@ struct Blocks {
   float* grads = nullptr;
   float* statistics = nullptr;  ///< of the control block
   float statistics_share = 1.0f;
+  engine::RankSums rank_sums = {};
   engine::ValueCounts* counts = nullptr;  ///< by observed layer, see Tower::observed; null: none
 };
 

@@ -140,12 +140,12 @@ std::vector<engine::ValueRun> Tower::values_of(std::size_t p) const {
 }
 
 /// One value has no variance.
-void Tower::require_statistics() const {
+void Tower::require_statistics(int ranks) const {
   const model::NetSpec& net = *spec_.net;
   for (std::size_t i = 0; i < net.operations.size(); ++i) {
     const Extent& extent = net.input_of(i);
     if (!std::holds_alternative<model::BatchNorm>(net.operations[i].layer)) continue;
-    if (spec_.batch > 1 || extent.height * extent.width > 1) continue;
+    if (spec_.batch * ranks > 1 || extent.height * extent.width > 1) continue;
     throw Error(ErrorKind::usage,
                 concat("model ", net.name, ": layer ", i + 1, " (", net.operations[i].name,
                        ") normalizes over a batch of 1 with an input of ", to_string(extent),
@@ -155,13 +155,14 @@ void Tower::require_statistics() const {
 }
 
 std::vector<Task> Tower::train_tasks(const engine::TrainBinding& binding, Arena& arena) const {
-  require_statistics();
+  require_statistics(binding.rank_sums.ranks);
   const engine::ControlLayout& control = binding.control_layout;
   if (control.statistics_floats != layout_.running_floats) {
     throw std::logic_error("the control block has no space for the statistics of the batch");
   }
-  const Blocks blocks{binding.params, binding.grads, binding.control + control.statistics(),
-                      binding.statistics_share, binding.part == 0 ? binding.activations : nullptr};
+  const Blocks blocks{
+      binding.params,           binding.grads,     binding.control + control.statistics(),
+      binding.statistics_share, binding.rank_sums, binding.part == 0 ? binding.activations : nullptr};
   return in_planned_memory(arena, [&](Arena& memory, auto& onto) {
     NetworkTasks network(kernels_, *graph_, layout_, blocks, memory);
     onto = network.onto();

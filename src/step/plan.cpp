@@ -85,6 +85,14 @@ model::NetSpec smaller_network(const Plan& plan, int pixels) {
   return net;
 }
 
+void require_batch_norm(const model::NetSpec& net) {
+  for (const model::Operation& operation : net.operations) {
+    if (std::holds_alternative<model::BatchNorm>(operation.layer)) return;
+  }
+  throw Error(ErrorKind::usage,
+              concat("--sync-batch-norm has no effect: model ", net.name, " has no BatchNorm; leave it out"));
+}
+
 }  // namespace
 
 void plan_for(Plan& plan, const data::DatasetInfo& info) {
@@ -96,6 +104,7 @@ void plan_for(Plan& plan, const data::DatasetInfo& info) {
   plan.network = evaluation::make_network(plan.config.model, info,
                                           config::augment_spec(plan.config, info.image), plan.config.data);
   if (plan.config.optimizer.kind == optim::OptimizerKind::muon) require_hidden_matrices(plan.network);
+  if (plan.config.sync_batch_norm) require_batch_norm(plan.network.net);
   for (model::Param& param : plan.network.params) {
     if (param.weight_decay > 0.0f) param.weight_decay = static_cast<float>(plan.config.weight_decay);
   }

@@ -29,6 +29,8 @@ engine::TrainBinding bind_step(const StepContext& context) {
   binding.seed = config.seed;
   binding.global_batch = plan.sizes.global_batch;
   binding.statistics_share = 1.0f / static_cast<float>(plan.sizes.aggregated * plan.sizes.parts);
+  if (const std::span<float> sums = update.rank_sums(); !sums.empty())
+    binding.rank_sums = {sums.data(), plan.sizes.aggregated};
   binding.label_smoothing = plan.config.label_smoothing;
   binding.requests = &blocks.request_word;
   if (blocks.value_counts.size() > 0) {
@@ -132,6 +134,8 @@ std::vector<engine::Bytes> regions_of(const StepContext& context) {
   for (const optim::StateRow& row : blocks.state.rows()) watch(blocks.state[row.role]);
   const std::span<float> gradients = update.block().all();
   regions.push_back(engine::bytes_of(gradients.data(), gradients.size()));
+  if (const std::span<float> sums = update.rank_sums(); !sums.empty())
+    regions.push_back(engine::bytes_of(sums.data(), sums.size()));
   for (const Buffer* block :
        {&blocks.step_counter, &blocks.batch_counter, &blocks.facts, &blocks.decay_sums, &blocks.gradient_norm,
         &blocks.value_counts, &blocks.kept_images, &blocks.weights_before, &blocks.round_sums,
@@ -212,6 +216,8 @@ std::unique_ptr<comm::Update> make_all_reduce_update(const Plan& plan, const Dev
   const bool overlap = comm::resolve_overlap(config.overlap, plan.world, device.collectives.device);
   comm::AllReduceSettings settings{config.bucket_mib, config.wire, overlap};
   if (config.update == comm::UpdateKind::local) settings.blocks = exchanged_blocks(plan.config);
+  // Two per channel of one layer, which all layers have in the statistics together.
+  if (config.sync_batch_norm) settings.rank_sum_floats = device.layout.running_floats;
   return std::make_unique<comm::AllReduceUpdate>(std::move(collective), device.layout, settings);
 }
 

@@ -90,6 +90,7 @@ TEST(Fingerprints, StandForWhatOldCheckpointsLack) {
                                    {"--normalize", "image"},
                                    {"--optimizer", "sgd"},
                                    {"--schedule", "staircase"},
+                                   {"--sync-batch-norm", "false"},
                                    {"--tail-epochs", "0"},
                                    {"--update", "all-reduce or server"},
                                    {"network input", "24x24"}}));

@@ -78,6 +78,11 @@ TEST(Check, NamesTheOptionAndTheValue) {
   refuse("--lookahead-keep 0.5", "without --lookahead", [](auto& c) { c.lookahead_keep = 0.5; });
   refuse("--lookahead-power 1", "without --lookahead", [](auto& c) { c.lookahead_power = 1.0; });
   refuse("--lookahead-steps 8", "without --lookahead", [](auto& c) { c.lookahead_steps = 8; });
+  refuse("--sync-batch-norm",
+         "works only with --update all-reduce, not with local: with the other ways ranks are",
+         [](auto& c) { c.sync_batch_norm = true, c.update = comm::UpdateKind::local; });
+  refuse("--sync-batch-norm", "cannot be combined with --reproducible",
+         [](auto& c) { c.sync_batch_norm = c.reproducible = true, c.shuffle = data::Shuffle::global; });
   refuse("--lookahead 5", "works only with --update all-reduce, not with local",
          [](auto& c) { c.lookahead = 5, c.update = comm::UpdateKind::local; });
   refuse("--tail-epochs 1", "works only with --schedule linear or cosine or one-cycle",
@@ -202,6 +207,7 @@ TEST(Check, NamesTheOptionAndTheValue) {
   refuse_served("--bucket-mib", "with --update all-reduce", [](auto& c) { c.bucket_mib = 2.0; });
   refuse_served("--wire bf16", "with --update all-reduce", [](auto& c) { c.wire = comm::Wire::bf16; });
   refuse_served("--reproducible", "with --update all-reduce", [](auto& c) { c.reproducible = true; });
+  refuse_served("--sync-batch-norm", "with --update all-reduce", [](auto& c) { c.sync_batch_norm = true; });
   refuse_served("--max-staleness 3", "works only with --update server --aggregate async, not with all",
                 [](auto& c) { c.aggregation.most_drift = 3; });
   refuse_served("--staleness-lr", "works only with --update server --aggregate async",
@@ -210,6 +216,8 @@ TEST(Check, NamesTheOptionAndTheValue) {
                 [](auto& c) { c.aggregation.arrival_order = 3; });
   refuse_served("--reproducible", "with --update all-reduce",
                 [](auto& c) { c.aggregation.asynchronous = true, c.reproducible = true; });
+  refuse_served("--sync-batch-norm", "with --update all-reduce",
+                [](auto& c) { c.aggregation.asynchronous = true, c.sync_batch_norm = true; });
   refuse_served("--clip-norm", "but each server has only a part", [](auto& c) { c.clip_norm = 1.0; });
   refuse_served("--optimizer muon", "whole matrices",
                 [](auto& c) { c.optimizer.kind = optim::OptimizerKind::muon; });
@@ -390,7 +398,7 @@ TEST(RunFingerprintOfAConfig, KnowsWhatWasNotRecorded) {
     const std::string* const recorded = find_item(plain, item.first);
     if (item.first == "--update" || item.first == "--image-size" || item.first == "--brightness" ||
         item.first == "--contrast" || item.first.starts_with("--lookahead") ||
-        item.first == "--tail-epochs") {
+        item.first == "--tail-epochs" || item.first == "--sync-batch-norm") {
       EXPECT_EQ(recorded, nullptr) << item.first;
     } else {
       EXPECT_TRUE(recorded != nullptr && *recorded == item.second) << item.first;

@@ -237,6 +237,12 @@ TEST(Network, RefusesToNormalizeOneValuePerChannel) {
     EXPECT_EQ(error.kind(), ErrorKind::usage);
     EXPECT_NE(std::string(error.what()).find("(bn)"), std::string::npos) << error.what();
   }
+  // Together, two ranks have two values.
+  std::vector<float> sums(2 * 3);
+  engine::TrainBinding binding = one.train_binding();
+  binding.rank_sums = {sums.data(), 2};
+  one.arena.rewind();
+  EXPECT_NO_THROW(one.tower->train_tasks(binding, one.arena));
 }
 
 TEST(Network, GoesThroughTheBatchInPiecesOnlyWhereThatPays) {

@@ -9,7 +9,7 @@
 
 #include "cifar_mpi/cpu/backend.hpp"
 #include "cpu/task_runs.hpp"
-#include "support/layer_table.hpp"
+#include "support/layer_check.hpp"
 
 /// Pieces of the batch that threads compute at the same time.
 namespace cifar_mpi::cpu {

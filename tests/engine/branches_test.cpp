@@ -73,6 +73,20 @@ TEST_F(BranchesOf, AnotherLaneWaitForBothLanes) {
   EXPECT_EQ(text(program), "a w\" w' b' w\" w\" sum\" w w u ");
 }
 
+TEST_F(BranchesOf, TheSideLaneContinueBesideATaskOfAnotherLane) {
+  StepProgram program("p");
+  Branches branches(program, true);
+  branches.run(task("a", {}, {0, 1}, false));
+  branches.run(task("b", {0}, {2}, true));
+  branches.run_on(kComm, task("sum", {1}, {1}, false));  // after a alone
+  branches.run(task("c", {1}, {3}, true));               // reads the sum
+  branches.run_on(kComm, task("sum", {3}, {3}, false));  // after c
+  branches.run(task("d", {3}, {4}, false));
+  branches.join();
+  program.finalize();
+  EXPECT_EQ(text(program), "a w' b' w\" sum\" w w' c' w w\" sum\" w d ");
+}
+
 TEST_F(BranchesOf, NobodyStandInTheirPlace) {
   StepProgram program("p");
   Branches branches(program, false);

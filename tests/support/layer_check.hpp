@@ -77,7 +77,14 @@ class LayerRun : public NetworkRun {
     arena.rewind();
     engine::TrainBinding binding = train_binding();
     binding.statistics_share = kShare;
-    return program_of("layers", tower->train_tasks(binding, arena));
+    if (!c.terms.synced) return program_of("layers", tower->train_tasks(binding, arena));
+    rank_sums_ = backend.allocate(tower->layout().running_floats * sizeof(float));
+    binding.rank_sums = {rank_sums_.as<float>(), 2};
+    std::vector<engine::Task> tasks = tower->train_tasks(binding, arena);
+    for (engine::Task& task : tasks) {
+      if (task.kind == engine::TaskKind::collective) task = doubling(task);
+    }
+    return program_of("layers", std::move(tasks));
   }
 
   reference::Array held(reference::Array values) const {
@@ -101,10 +108,19 @@ class LayerRun : public NetworkRun {
     for (const Buffer* buffer : {&memory_.x, &memory_.grad_x, &memory_.y, &memory_.grad_y}) {
       all.push_back({buffer->data(), buffer->size()});
     }
+    all.push_back({rank_sums_.data(), rank_sums_.size()});
     return all;
   }
 
  private:
+  /// The sum over two ranks with the same values.
+  engine::Task doubling(const engine::Task& sum) {
+    auto* const values = rank_sums_.as<float>();
+    EXPECT_EQ(sum.writes.front().begin, rank_sums_.data());
+    EXPECT_LE(sum.writes.front().size, rank_sums_.size());
+    return backend.sum_task(sum.name, {values, values, values, sum.writes.front().size / sizeof(float)});
+  }
+
   std::size_t values_in(const Extent& extent) const {
     return static_cast<std::size_t>(c.batch) * static_cast<std::size_t>(extent.count());
   }
@@ -171,6 +187,7 @@ class LayerRun : public NetworkRun {
   }
 
   LayerMemory& memory_;
+  Buffer rank_sums_;
   bool planes_;
 };
 

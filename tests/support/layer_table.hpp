@@ -34,6 +34,7 @@ struct Terms {
   bool gradients = true;       ///< layers may map a NaN to any value
   bool fp32_alone = false;
   bool logits = false;  ///< outputs logits, which stay fp32
+  bool synced = false;  ///< statistics of two ranks that have the same batch
 };
 
 /// Layers in a row; an Add adds what the first of them reads.
@@ -44,7 +45,8 @@ struct LayerCase {
   Terms terms = {};
 
   std::string text() const {
-    std::string all = concat(batch, 'x', to_string(in), terms.first ? ", first" : "");
+    std::string all =
+        concat(batch, 'x', to_string(in), terms.first ? ", first" : "", terms.synced ? ", synced" : "");
     const auto name = [](const auto& layer) {
       if constexpr (requires { layer.kernel; })
         return concat(layer.name, layer.kernel, '/', layer.stride);
@@ -211,6 +213,39 @@ inline std::vector<LayerCase> batch_norms() {
        {std::vector<model::Layer>{unscaled}, {unscaled, Relu{}}, {unscaled, Add{"sum"}, Relu{}}}) {
     all.push_back({7, {5, 4, 24}, layers, {Values::noise, 16.0, 2.0, 32.0, 0.0, 0.3}});
   }
+  for (const auto& [batch, in] :
+       {std::pair{37, Extent{1, 1, 5}}, {7, {10, 10, 16}}, {11, {10, 10, 72}}, {3, {13, 1, 130}}}) {
+    for (const std::vector<model::Layer>& layers :
+         {std::vector<model::Layer>{norm}, {norm, Relu{}}, {norm, Add{"sum"}, Relu{}}, {unscaled, Relu{}}}) {
+      all.push_back({batch,
+                     in,
+                     layers,
+                     {.values = Values::noise,
+                      .fp32_units = 16.0,
+                      .short_units = 2.0,
+                      .grad_units = 32.0,
+                      .middle = 0.3,
+                      .synced = true}});
+    }
+    all.push_back({batch,
+                   in,
+                   {norm, Relu{}},
+                   {.values = Values::nan,
+                    .fp32_units = 16.0,
+                    .short_units = 2.0,
+                    .grad_units = 32.0,
+                    .synced = true}});
+  }
+  all.push_back({11,
+                 {10, 10, 24},
+                 {norm, Relu{}},
+                 {.values = Values::noise,
+                  .fp32_units = 16.0,
+                  .short_units = 2.0,
+                  .grad_units = 32.0,
+                  .middle = 0.3,
+                  .first = true,
+                  .synced = true}});
   BatchNorm frozen = norm;
   frozen.frozen = true;
   all.push_back({11, {10, 10, 24}, {frozen, Relu{}}, {Values::noise, 16.0, 2.0, 32.0, 0.0, 0.3}});

@@ -234,6 +234,44 @@ ShowsWhyTheBuildFailed() {
   says "the whole log is $clone/build/quickstart.log"
 }
 
+TrainsARecipeInARunOfItsOwn() {
+  ends_with 0 "$clone/tools/quickstart"
+  cp "$clone/runs/quickstart/summary.txt" tutorials
+  : >"$calls"
+  ends_with 0 "$clone/tools/quickstart" --recipe fast94 --ranks 4
+  grep -qxF "cifar_mpi_train --data $clone/data/cifar10.h5 --run-dir $clone/runs/quickstart_fast94 --model fast94" "$calls" ||
+    fail "trained: $(grep train "$calls")"
+  grep -q '^cifar_mpi_eval .*/runs/quickstart_fast94/.* --views 6$' "$calls" || fail "evaluated: $(grep eval "$calls")"
+  says "train again     ${clone/ /\\ }/tools/quickstart --recipe fast94 --fresh"
+  says_not 'train further'
+  cmp tutorials "$clone/runs/quickstart/summary.txt" || fail "the result of the tutorial changed"
+  : >"$calls"
+  CIFAR_MPI_QUICKSTART_EPOCHS=2 ends_with 0 "$clone/tools/quickstart" --recipe resnet20
+  grep -q '^cifar_mpi_train .*/runs/quickstart_resnet20 --model resnet20 --epochs 2$' "$calls" || fail "trained: $(grep train "$calls")"
+  grep -q '^cifar_mpi_eval .*/data/cifar10.h5$' "$calls" || fail "evaluated: $(grep eval "$calls")"
+  : >"$calls"
+  ends_with 0 "$clone/tools/quickstart" --recipe tutorial
+  ! grep -qE '^cifar_mpi_(train|eval)' "$calls" || fail "tutorial is not the default: $(cat "$calls")"
+  says '--run-dir runs/quickstart --epochs 8'
+}
+
+NamesTheRecipeOfATrainingThatFailed() {
+  stand_in "$clone/build/cifar_mpi_train" <<<'exit 75'
+  ends_with 75 "$clone/tools/quickstart" --recipe fast94
+  says 'before its first checkpoint; quickstart --recipe fast94 starts over'
+}
+
+RefusesAnUnknownRecipe() {
+  local name
+  for name in resnet18 fast 'fast94 ' ../tutorial; do
+    ends_with 2 "$clone/tools/quickstart" --recipe "$name"
+    says "--recipe must be tutorial, fast94 or resnet20, not '$name'"
+  done
+  ends_with 2 "$clone/tools/quickstart" --recipe
+  says '--recipe needs a value'
+  [ ! -s "$calls" ] || fail "called: $(cat "$calls")"
+}
+
 RefusesRanksThatAreNoNumber() {
   ends_with 2 "$clone/tools/quickstart" --ranks two
   says "not 'two'"

@@ -39,10 +39,11 @@ bool overlap_pays(Path path);
 bool resolve_overlap(Overlap asked, const World& world, bool device);
 
 struct AllReduceSettings {
-  double bucket_mib = 1.0;  ///< as `plan_buckets`, in MiB
-  Wire wire = Wire::fp32;   ///< what `collective` was made with
-  bool overlap = true;      ///< false: every all-reduce waits for the end of backward
-  int blocks = 1;           ///< blocks of the size of the trained parameters, after the control block
+  double bucket_mib = 1.0;          ///< as `plan_buckets`, in MiB
+  Wire wire = Wire::fp32;           ///< what `collective` was made with
+  bool overlap = true;              ///< false: every all-reduce waits for the end of backward
+  int blocks = 1;                   ///< blocks of the size of the trained parameters, after the control block
+  std::size_t rank_sum_floats = 0;  ///< of the longest sum during the compute tasks; unused in a world of one
 };
 
 /// One all-reduce per bucket of gradients, and then the same update on every rank.
@@ -54,6 +55,9 @@ struct AllReduceSettings {
 ///
 /// Several consecutive blocks may be summed, each cut like the first (local steps also average the
 /// optimizer's state); a step may sum the first one alone.
+///
+/// Sums during the compute tasks (`rank_sums`) are sent as fp32. They also run on the comm lane, after all that it was
+/// given before, and later compute tasks wait for them.
 ///
 /// A later compute task that only reads a bucket also delays its all-reduce, because it needs this rank's
 /// values. The all-reduces are in the order in which their buckets become ready, the updates in bucket order.
@@ -69,14 +73,18 @@ class AllReduceUpdate final : public Update {
   RunFingerprint settings() const override;
   void allocate(std::size_t control_floats) override;
   GradientBlock& block() override { return block_; }
+  std::span<float> rank_sums() override { return rank_sums_.span<float>(); }
   std::span<const ParamSpan> spans() const override { return buckets_; }
   void append(engine::StepProgram& program, StepParts parts, Concurrency concurrent) override;
 
  private:
+  engine::Task with_work(engine::Task sum);
+
   std::unique_ptr<Collective> collective_;
   AllReduceSettings settings_;
   std::vector<ParamSpan> buckets_;
-  GradientBlock block_;  ///< in memory of `collective_`
+  GradientBlock block_;  ///< in memory of `collective_`, as rank_sums_
+  Buffer rank_sums_;
 };
 
 }  // namespace cifar_mpi::comm

@@ -63,7 +63,9 @@ struct StepState {
 
 /// One training step without the exchange between the ranks.
 struct StepParts {
-  std::vector<engine::Task> compute;  ///< control block to last backward task, in order
+  /// Control block to last backward task, in order. A collective task among them (engine::sum_over_ranks) gets its work
+  /// from the update, in whose Update::rank_sums it lies.
+  std::vector<engine::Task> compute;
   /// Those of each span of `spans`, in their order; they read the sum of their span.
   std::vector<std::vector<engine::Task>> update;
   std::vector<engine::Task> finish;  ///< needs everything; in order
@@ -121,6 +123,8 @@ class Update {
   virtual void allocate(std::size_t control_floats) = 0;
   /// The memory that the step's tasks write and the ranks exchange; it lasts as long as the update.
   virtual GradientBlock& block() = 0;
+  /// Memory for sums over all ranks during the compute tasks; empty where no rank sums any.
+  virtual std::span<float> rank_sums() { return {}; }
   /// The arrays that the step's tasks change besides `block`. Call it before `append`; only updates that send or receive
   /// them need it.
   virtual void bind(const StepState& /*state*/) {}

@@ -123,6 +123,7 @@ struct TrainConfig {
   /// added in one fixed binary tree.
   bool reproducible = false;
   int micro_shards = 8;
+  bool sync_batch_norm = false;  ///< BatchNorm over the samples that all ranks compute at once, not one alone
   comm::Overlap overlap = comm::Overlap::automatic;  ///< sum buckets during backward
   bool side_lane = true;                             ///< run independent branches of backward concurrently
   comm::Wire wire = comm::Wire::fp32;                ///< gradient format on the network

@@ -91,6 +91,7 @@ struct TrainBinding {
   int parts = 1;                   ///< parts of a replay; the first carries the rank's facts and stop word
   std::uint64_t first_sample = 0;  ///< where the part begins in the rank's batch of that step
   float statistics_share = 1.0f;   ///< weight of the part in the batch's statistics
+  RankSums rank_sums;  ///< of the layers that normalize over the samples that all ranks compute at once
   std::uint64_t global_batch = 0;  ///< the loss task scales its gradient by 1/global_batch
   double label_smoothing = 0.0;    ///< E of the target (1 − E)·onehot + E/classes
   /// Bits of Request in host memory: the only word that may change after a program is finalized.

@@ -22,6 +22,9 @@ class Branches {
   void run_all(std::vector<Task> tasks) {
     for (Task& task : tasks) run(std::move(task));
   }
+  /// The task runs on `lane`, after all earlier tasks of the compute lane and before all later tasks. Concurrent tasks
+  /// that touch other bytes continue beside it.
+  void run_on(LaneId lane, Task task);
   /// `lane` waits for all tasks so far.
   void wait(LaneId lane);
   /// The compute lane waits for all concurrent tasks.

@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cifar_mpi/engine/arena.hpp"
@@ -92,6 +93,22 @@ struct ParamPlace {
   const std::byte* copy = nullptr;  ///< the same span of Kernels::copy_params; null without a copy
 };
 
+/// Sums over all ranks between two tasks of a group (--sync-batch-norm). The first writes this rank's sums to
+/// `memory`, the task of sum_over_ranks replaces them by the totals, and the second reads them. The next group uses the
+/// same memory.
+struct RankSums {
+  float* memory = nullptr;  ///< null: nothing is summed, as in a world of one
+  int ranks = 1;
+};
+/// Has no work until the run's way to update gives it one (comm::StepParts::compute).
+inline Task sum_over_ranks(std::string name, const RankSums& sums, std::size_t floats) {
+  Task task;
+  task.name = std::move(name);
+  task.reads = task.writes = {bytes_of(sums.memory, floats)};
+  task.kind = TaskKind::collective;
+  return task;
+}
+
 /// The data of one group's tasks in one program; gradients are null in evaluation and where backward does not
 /// need them.
 struct Operands {
@@ -103,6 +120,7 @@ struct Operands {
   std::vector<std::byte*> grad_src;          ///< by input
   std::vector<ParamPlace> params;            ///< as in Contract::masters
   float statistics_share = 1.0f;  ///< weight of this part of the batch in the statistics of all ranks
+  RankSums rank_sums;             ///< for layers that normalize over the batch
   double flops = 0.0;             ///< of one forward pass over the batch, without taps outside the image
   bool mask_src = false;          ///< its input is a ReLU's output, and the group must mask (ReluMask::takes)
   bool mask_dst = false;          ///< its output is a ReLU's output, and the group must mask (can_mask_dst)

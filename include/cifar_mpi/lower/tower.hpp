@@ -63,7 +63,7 @@ class Tower {
     std::size_t part = 0;
   };
   void lay_out();
-  void require_statistics() const;
+  void require_statistics(int ranks) const;
   void check_sizes(std::size_t p, std::size_t physical, std::size_t logical) const;
 
   engine::TowerSpec spec_;

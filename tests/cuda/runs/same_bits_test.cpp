@@ -1,4 +1,6 @@
+#include <cmath>
 #include <csignal>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,8 +13,8 @@ namespace {
 
 class SameBits : public GpuRuns {
  protected:
-  static void go_on_to(int step, const std::string& run, const std::string& options = "") {
-    const Outcome outcome = mpirun(2, train(run, "--steps " + std::to_string(step) + " " + options));
+  static void go_on_to(int step, const std::string& run, const std::string& options = "", int ranks = 2) {
+    const Outcome outcome = mpirun(ranks, train(run, "--steps " + std::to_string(step) + " " + options));
     ASSERT_EQ(outcome.code, 0) << outcome.output;
     ASSERT_EQ(last_step(run), step) << outcome.output;
   }
@@ -66,6 +68,38 @@ TEST_F(SameBits, ComeFromGraphsOfImagesOfSeveralSizes) {
   expect_same_groups("sizes_graph", "sizes_serial", 4);
   go_on_to(4, "sizes_graphs", sizes + "--runner graph --graph-steps 3 --log-every 6");
   expect_same_groups("sizes_graphs", "sizes_serial", 4);
+}
+
+/// Sums over the ranks inside the network are part of a graph. Two ranks of 4 images learn as one of 8: the first losses
+/// differ by roundings, and the second ones by what these change of the first step.
+TEST_F(SameBits, ComeFromSumsInsideTheNetwork) {
+  const std::string plain =
+      "--model resnet20 --schedule staircase --lr 0.01 --input-size 8 --shuffle global --precision fp32 ";
+  const std::string synced = plain + "--sync-batch-norm ";
+  go_on_to(3, "synced_serial", synced + "--runner serial");
+  go_on_to(1, "synced_graph", synced + "--runner audit");
+  go_on_to(3, "synced_graph", synced + "--runner graph --graph-steps 2 --log-every 2");
+  expect_same_groups("synced_graph", "synced_serial", 3);
+  go_on_to(2, "synced_one", synced, 1);
+  go_on_to(1, "apart", plain);
+  const auto losses = [](const std::string& run) {
+    std::vector<double> found;
+    std::istringstream lines(text_of(file(run) + "/metrics.jsonl"));
+    const std::string key = ",\"cross_entropy\":";
+    for (std::string line; std::getline(lines, line);) {
+      if (const std::size_t at = line.find(key); at != std::string::npos)
+        found.push_back(std::stod(line.substr(at + key.size())));
+    }
+    return found;
+  };
+  const std::vector<double> one = losses("synced_one"), two = losses("synced_serial"),
+                            apart = losses("apart");
+  ASSERT_EQ(one.size(), 2u);
+  ASSERT_EQ(two.size(), 3u);
+  ASSERT_EQ(apart.size(), 1u);
+  EXPECT_NEAR(two[0], one[0], 1e-5 * one[0]);
+  EXPECT_NEAR(two[1], one[1], 1e-5 * one[1] + 1e-2 * std::abs(one[1] - one[0]));
+  EXPECT_GT(std::abs(apart[0] - one[0]), 1e-2 * one[0]);
 }
 
 /// All ranks capture and launch the same graphs, whichever steps are sampled or traced, also after a resume. Otherwise
