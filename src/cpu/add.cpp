@@ -27,24 +27,6 @@ engine::Task plan_typed_add(std::string name, std::size_t count, std::byte* dst,
           {}};
 }
 
-class AddGroup final : public PlannedGroup {
- public:
-  AddGroup(Planning& planning, const std::string& name, const engine::ValueFormat& format)
-      : PlannedGroup(planning) {
-    contract_.name = name;
-    contract_.src = {format, format};
-    contract_.dst = format;
-    contract_.hands_grad_on = true;
-  }
-
-  engine::GroupTasks tasks(const engine::Operands& operands, engine::Arena&) const override {
-    engine::GroupTasks tasks;
-    tasks.forward.push_back(plan_add(name() + " forward", planning_.values_in(contract_.dst.value),
-                                     planning_.precision, operands.dst, operands.src[0], operands.src[1]));
-    return tasks;
-  }
-};
-
 }  // namespace
 
 engine::Task plan_add(std::string name, std::size_t count, engine::Precision precision, std::byte* dst,
@@ -59,8 +41,15 @@ PlannedGroupPtr plan_add_group(Planning& planning, const engine::Chain& chain) {
   if (layer == nullptr) return nullptr;
   const bool equal =
       chain.inputs[0].value == chain.inputs[1].value && chain.inputs[0].value == chain.inputs[0].grad;
-  return std::make_unique<AddGroup>(planning, layer->name,
-                                    equal ? chain.inputs[0] : planning.formats(planning.nhwc(chain.in())));
+  const engine::ValueFormat format = equal ? chain.inputs[0] : planning.formats(planning.nhwc(chain.in()));
+  engine::Contract contract = plain_contract(layer->name, format, format);
+  contract.src.push_back(format);
+  contract.hands_grad_on = true;
+  return simple_group(planning, contract,
+                      [count = planning.values_in(contract.dst.value), precision = planning.precision](
+                          const std::string& name, const engine::Operands& o) {
+                        return plan_add(name, count, precision, o.dst, o.src[0], o.src[1]);
+                      });
 }
 
 }  // namespace cifar_mpi::cpu

@@ -82,37 +82,25 @@ engine::Task plan_backward(std::string name, const Means& means, const std::byte
           {}};
 }
 
-class GlobalAvgPoolGroup final : public PlannedGroup {
- public:
-  GlobalAvgPoolGroup(Planning& planning, const std::string& name, const Extent& in, const ChannelBlocks& src)
-      : PlannedGroup(planning), means_{planning.batch, in.height * in.width, in.channels, src.block} {
-    contract_.name = name;
-    contract_.src = {planning.formats(src.desc)};
-    contract_.dst = planning.formats(planning.nhwc({1, 1, in.channels}));
-  }
-
-  engine::GroupTasks tasks(const engine::Operands& operands, engine::Arena&) const override {
-    const bool bf16s = planning_.precision == engine::Precision::bf16;
-    engine::GroupTasks tasks;
-    const auto forward = bf16s ? plan_forward<bf16> : plan_forward<float>;
-    tasks.forward.push_back(forward(name() + " forward", means_, operands.src[0], operands.dst));
-    if (operands.grad_src[0] == nullptr) return tasks;
-    const auto backward = bf16s ? plan_backward<bf16> : plan_backward<float>;
-    tasks.backward.push_back(backward(name() + " backward", means_, operands.grad_dst, operands.grad_src[0]));
-    return tasks;
-  }
-
- private:
-  Means means_;
-};
-
 }  // namespace
 
 PlannedGroupPtr plan_global_avg_pool_group(Planning& planning, const engine::Chain& chain) {
   const auto* const layer = chain.as<model::GlobalAvgPool>(0);
   if (layer == nullptr) return nullptr;
-  return std::make_unique<GlobalAvgPoolGroup>(planning, layer->name, chain.in(),
-                                              planning.known_blocks(chain.inputs[0].value, chain.in()));
+  const Extent in = chain.in();
+  const ChannelBlocks src = planning.known_blocks(chain.inputs[0].value, in);
+  const Means means{planning.batch, in.height * in.width, in.channels, src.block};
+  const engine::ValueFormat from = planning.formats(src.desc);
+  const engine::ValueFormat to = planning.formats(planning.nhwc({1, 1, in.channels}));
+  const bool bf16s = planning.precision == engine::Precision::bf16;
+  return simple_group(
+      planning, plain_contract(layer->name, from, to),
+      [=, plan = bf16s ? plan_forward<bf16> : plan_forward<float>](
+          const std::string& name, const engine::Operands& o) { return plan(name, means, o.src[0], o.dst); },
+      [=, plan = bf16s ? plan_backward<bf16> : plan_backward<float>](const std::string& name,
+                                                                     const engine::Operands& o) {
+        return plan(name, means, o.grad_dst, o.grad_src[0]);
+      });
 }
 
 }  // namespace cifar_mpi::cpu

@@ -2,38 +2,6 @@
 #include "cpu/planning.hpp"
 
 namespace cifar_mpi::cpu {
-namespace {
-
-class LrnGroup final : public PlannedGroup {
- public:
-  LrnGroup(Planning& planning, const model::LocalResponseNorm& layer, const LrnShape& shape, const Desc& src,
-           const Desc& dst)
-      : PlannedGroup(planning), layer_(layer), shape_(shape) {
-    contract_.name = layer.name;
-    contract_.src = {planning.formats(src)};
-    contract_.dst = planning.formats(dst);
-    contract_.mask_src = engine::ReluMask::takes;
-    contract_.grad_on_src = true;
-  }
-
-  engine::GroupTasks tasks(const engine::Operands& operands, engine::Arena&) const override {
-    engine::GroupTasks tasks;
-    tasks.forward.push_back(plan_lrn_forward(name() + " forward", layer_, shape_, planning_.precision,
-                                             operands.src[0], operands.dst));
-    if (operands.grad_src[0] == nullptr) return tasks;
-    tasks.backward.push_back(plan_lrn_backward(name() + " backward", layer_, shape_, planning_.precision,
-                                               operands.src[0], operands.grad_dst, operands.grad_src[0],
-                                               operands.mask_src));
-    return tasks;
-  }
-
- private:
-  model::LocalResponseNorm layer_;
-  LrnShape shape_;
-};
-
-}  // namespace
-
 PlannedGroupPtr plan_lrn_group(Planning& planning, const engine::Chain& chain) {
   const auto* const layer = chain.as<model::LocalResponseNorm>(0);
   if (layer == nullptr) return nullptr;
@@ -41,7 +9,20 @@ PlannedGroupPtr plan_lrn_group(Planning& planning, const engine::Chain& chain) {
   const ChannelBlocks src = planning.known_blocks(chain.inputs[0].value, extent);
   const LrnShape shape{planning.batch, extent.height * extent.width, extent.channels, src.block,
                        extent.channels};
-  return std::make_unique<LrnGroup>(planning, *layer, shape, src.desc, planning.nhwc(extent));
+  const engine::ValueFormat from = planning.formats(src.desc), to = planning.formats(planning.nhwc(extent));
+  engine::Contract contract = plain_contract(layer->name, from, to);
+  contract.mask_src = engine::ReluMask::takes;
+  contract.grad_on_src = true;
+  const engine::Precision precision = planning.precision;
+  return simple_group(
+      planning, contract,
+      [=, lrn = *layer](const std::string& name, const engine::Operands& o) {
+        return plan_lrn_forward(name, lrn, shape, precision, o.src[0], o.dst);
+      },
+      [=, lrn = *layer](const std::string& name, const engine::Operands& o) {
+        return plan_lrn_backward(name, lrn, shape, precision, o.src[0], o.grad_dst, o.grad_src[0],
+                                 o.mask_src);
+      });
 }
 
 }  // namespace cifar_mpi::cpu

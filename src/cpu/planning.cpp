@@ -1,11 +1,34 @@
 #include "cpu/planning.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "cifar_mpi/base/text.hpp"
 #include "cpu/parallel.hpp"
 
 namespace cifar_mpi::cpu {
+namespace {
+
+class SimpleGroup final : public PlannedGroup {
+ public:
+  SimpleGroup(Planning& planning, engine::Contract contract, PassPlan forward, PassPlan backward)
+      : PlannedGroup(planning), forward_(std::move(forward)), backward_(std::move(backward)) {
+    contract_ = std::move(contract);
+  }
+
+  engine::GroupTasks tasks(const engine::Operands& operands, engine::Arena&) const override {
+    engine::GroupTasks tasks;
+    tasks.forward.push_back(forward_(name() + " forward", operands));
+    if (backward_ && operands.grad_src[0] != nullptr)
+      tasks.backward.push_back(backward_(name() + " backward", operands));
+    return tasks;
+  }
+
+ private:
+  PassPlan forward_, backward_;
+};
+
+}  // namespace
 
 Planning::Planning(const engine::TowerSpec& spec, int choose_for, const Planning* like)
     : batch(spec.batch),
@@ -61,6 +84,21 @@ std::size_t Planning::values_in(const engine::Format& format) const {
 
 void Planning::note(const std::string& what, const Kernel& kernel, const std::string& remark) {
   text += concat(what, ": ", kernel.implementation(), remark, "\n");
+}
+
+engine::Contract plain_contract(std::string name, const engine::ValueFormat& src,
+                                const engine::ValueFormat& dst) {
+  engine::Contract contract;
+  contract.name = std::move(name);
+  contract.src = {src};
+  contract.dst = dst;
+  return contract;
+}
+
+PlannedGroupPtr simple_group(Planning& planning, engine::Contract contract, PassPlan forward,
+                             PassPlan backward) {
+  return std::make_unique<SimpleGroup>(planning, std::move(contract), std::move(forward),
+                                       std::move(backward));
 }
 
 }  // namespace cifar_mpi::cpu

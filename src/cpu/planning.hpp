@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -98,6 +99,15 @@ class PlannedGroup : public engine::Group {
 };
 
 using PlannedGroupPtr = std::unique_ptr<engine::Group>;
+
+/// The contract of a group with one input and without parameters.
+engine::Contract plain_contract(std::string name, const engine::ValueFormat& src,
+                                const engine::ValueFormat& dst);
+/// A task for the operands of one pass; `name` is that of the task.
+using PassPlan = std::function<engine::Task(const std::string& name, const engine::Operands& operands)>;
+/// A group with one task per pass, which needs no memory of its own; `backward` may be empty.
+PlannedGroupPtr simple_group(Planning& planning, engine::Contract contract, PassPlan forward,
+                             PassPlan backward = {});
 
 /// Conv2d, fused with the ReLU and the pooling after it where possible.
 PlannedGroupPtr plan_conv_group(Planning& planning, const engine::Chain& chain);

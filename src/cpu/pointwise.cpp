@@ -69,45 +69,21 @@ engine::Task plan_loop(std::string name, std::size_t count, const std::byte* src
   return task;
 }
 
-class PointwiseGroup final : public PlannedGroup {
- public:
-  PointwiseGroup(Planning& planning, const std::string& name, const model::Pointwise& layer,
-                 const engine::ValueFormat& format)
-      : PlannedGroup(planning), layer_(layer) {
-    contract_.name = name;
-    contract_.src = {format};
-    contract_.dst = format;
-    contract_.grad_on_src = true;
-  }
-
-  engine::GroupTasks tasks(const engine::Operands& operands, engine::Arena&) const override {
-    engine::GroupTasks tasks;
-    tasks.forward.push_back(plan(" forward", operands.src[0], nullptr, operands.dst));
-    if (operands.grad_src[0] != nullptr) {
-      tasks.backward.push_back(plan(" backward", operands.src[0], operands.grad_dst, operands.grad_src[0]));
+engine::Task plan(const std::string& name, const model::Pointwise& layer, std::size_t count,
+                  engine::Precision precision, const std::byte* src, const std::byte* grad, std::byte* dst) {
+  const auto by_kind = [&]<class T>(T) {
+    switch (layer.kind) {
+      case PointwiseKind::gelu:
+        return plan_loop<T, PointwiseKind::gelu>(name, count, src, grad, dst, layer.factor);
+      case PointwiseKind::scale:
+        return plan_loop<T, PointwiseKind::scale>(name, count, src, grad, dst, layer.factor);
+      case PointwiseKind::silu:
+        break;
     }
-    return tasks;
-  }
-
- private:
-  engine::Task plan(const char* pass, const std::byte* src, const std::byte* grad, std::byte* dst) const {
-    const std::size_t count = planning_.values_in(contract_.dst.value);
-    const auto by_kind = [&]<class T>(T) {
-      switch (layer_.kind) {
-        case PointwiseKind::gelu:
-          return plan_loop<T, PointwiseKind::gelu>(name() + pass, count, src, grad, dst, layer_.factor);
-        case PointwiseKind::scale:
-          return plan_loop<T, PointwiseKind::scale>(name() + pass, count, src, grad, dst, layer_.factor);
-        case PointwiseKind::silu:
-          break;
-      }
-      return plan_loop<T, PointwiseKind::silu>(name() + pass, count, src, grad, dst, layer_.factor);
-    };
-    return planning_.precision == engine::Precision::bf16 ? by_kind(bf16{}) : by_kind(float{});
-  }
-
-  model::Pointwise layer_;
-};
+    return plan_loop<T, PointwiseKind::silu>(name, count, src, grad, dst, layer.factor);
+  };
+  return precision == engine::Precision::bf16 ? by_kind(bf16{}) : by_kind(float{});
+}
 
 }  // namespace
 
@@ -116,9 +92,19 @@ PlannedGroupPtr plan_pointwise_group(Planning& planning, const engine::Chain& ch
   const auto* const layer = chain.as<model::Pointwise>(0);
   if (layer == nullptr) return nullptr;
   const engine::ValueFormat& in = chain.inputs[0];
-  return std::make_unique<PointwiseGroup>(
-      planning, chain.operation(0).name, *layer,
-      in.value == in.grad ? in : planning.formats(planning.nhwc(chain.in())));
+  const engine::ValueFormat format = in.value == in.grad ? in : planning.formats(planning.nhwc(chain.in()));
+  engine::Contract contract = plain_contract(chain.operation(0).name, format, format);
+  contract.grad_on_src = true;
+  const std::size_t count = planning.values_in(format.value);
+  const engine::Precision precision = planning.precision;
+  return simple_group(
+      planning, contract,
+      [=, layer = *layer](const std::string& name, const engine::Operands& o) {
+        return plan(name, layer, count, precision, o.src[0], nullptr, o.dst);
+      },
+      [=, layer = *layer](const std::string& name, const engine::Operands& o) {
+        return plan(name, layer, count, precision, o.src[0], o.grad_dst, o.grad_src[0]);
+      });
 }
 
 }  // namespace cifar_mpi::cpu

@@ -56,25 +56,6 @@ engine::Task plan_masking(const std::string& name, std::size_t count, const std:
   return plan_pass<Bits, Bits{0}>(name, count, value, grad, dst);
 }
 
-class ReluGroup final : public PlannedGroup {
- public:
-  ReluGroup(Planning& planning, const std::string& name, const engine::ValueFormat& format)
-      : PlannedGroup(planning) {
-    contract_.name = name;
-    contract_.src = {format};
-    contract_.dst = format;
-    contract_.relu_at_end = true;
-    contract_.hands_grad_on = true;
-  }
-
-  engine::GroupTasks tasks(const engine::Operands& operands, engine::Arena&) const override {
-    engine::GroupTasks tasks;
-    tasks.forward.push_back(plan_relu_forward(name() + " forward", planning_.values_in(contract_.dst.value),
-                                              planning_.precision, operands.src[0], operands.dst));
-    return tasks;
-  }
-};
-
 }  // namespace
 
 engine::Task plan_relu_forward(const std::string& name, std::size_t count, engine::Precision precision,
@@ -91,7 +72,14 @@ engine::Task plan_relu_mask(const std::string& name, std::size_t count, engine::
 
 PlannedGroupPtr plan_relu_group(Planning& planning, const engine::Chain& chain) {
   if (chain.as<model::Relu>(0) == nullptr) return nullptr;
-  return std::make_unique<ReluGroup>(planning, chain.operation(0).name, chain.inputs[0]);
+  engine::Contract contract = plain_contract(chain.operation(0).name, chain.inputs[0], chain.inputs[0]);
+  contract.relu_at_end = true;
+  contract.hands_grad_on = true;
+  return simple_group(planning, contract,
+                      [count = planning.values_in(contract.dst.value), precision = planning.precision](
+                          const std::string& name, const engine::Operands& o) {
+                        return plan_relu_forward(name, count, precision, o.src[0], o.dst);
+                      });
 }
 
 }  // namespace cifar_mpi::cpu

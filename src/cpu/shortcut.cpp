@@ -73,45 +73,32 @@ engine::Task plan_backward(std::string name, const Subsample& s, const std::byte
   return {std::move(name), {{grad_dst, s.bytes_of(s.out)}}, {{grad_src, s.bytes_of(s.in)}}, run, {}};
 }
 
-class ShortcutGroup final : public PlannedGroup {
- public:
-  ShortcutGroup(Planning& planning, const model::Shortcut& layer, const Extent& in, const Extent& out,
-                const ChannelBlocks& src)
-      : PlannedGroup(planning) {
-    const ChannelBlocks dst = planning.blocks_like(src, out);
-    const bool in_blocks = !dst.nhwc;
-    contract_.name = layer.name;
-    contract_.src = {planning.formats(in_blocks ? src.desc : planning.nhwc(in))};
-    contract_.dst = planning.formats(dst.desc);
-    subsample_ = {planning.batch,
-                  in,
-                  out,
-                  layer.stride,
-                  in_blocks ? dst.block : in.channels,
-                  !in_blocks,
-                  contract_.dst.value.bytes / planning.values_in(contract_.dst.value)};
-  }
-
-  engine::GroupTasks tasks(const engine::Operands& operands, engine::Arena&) const override {
-    engine::GroupTasks tasks;
-    tasks.forward.push_back(plan_forward(name() + " forward", subsample_, operands.src[0], operands.dst));
-    if (operands.grad_src[0] == nullptr) return tasks;
-    tasks.backward.push_back(
-        plan_backward(name() + " backward", subsample_, operands.grad_dst, operands.grad_src[0]));
-    return tasks;
-  }
-
- private:
-  Subsample subsample_;
-};
-
 }  // namespace
 
 PlannedGroupPtr plan_shortcut_group(Planning& planning, const engine::Chain& chain) {
   const auto* const layer = chain.as<model::Shortcut>(0);
   if (layer == nullptr) return nullptr;
-  return std::make_unique<ShortcutGroup>(planning, *layer, chain.in(), chain.out(0),
-                                         planning.known_blocks(chain.inputs[0].value, chain.in()));
+  const Extent in = chain.in(), out = chain.out(0);
+  const ChannelBlocks src = planning.known_blocks(chain.inputs[0].value, in);
+  const ChannelBlocks dst = planning.blocks_like(src, out);
+  const bool in_blocks = !dst.nhwc;
+  const engine::ValueFormat from = planning.formats(in_blocks ? src.desc : planning.nhwc(in));
+  const engine::ValueFormat to = planning.formats(dst.desc);
+  const Subsample subsample{planning.batch,
+                            in,
+                            out,
+                            layer->stride,
+                            in_blocks ? dst.block : in.channels,
+                            !in_blocks,
+                            to.value.bytes / planning.values_in(to.value)};
+  return simple_group(
+      planning, plain_contract(layer->name, from, to),
+      [=](const std::string& name, const engine::Operands& o) {
+        return plan_forward(name, subsample, o.src[0], o.dst);
+      },
+      [=](const std::string& name, const engine::Operands& o) {
+        return plan_backward(name, subsample, o.grad_dst, o.grad_src[0]);
+      });
 }
 
 }  // namespace cifar_mpi::cpu

@@ -17,6 +17,8 @@
 namespace cifar_mpi::cpu {
 namespace {
 
+using testing::kFp32Unit;
+
 /// One matrix in a span in which its elements lie in an order of their own, with padding.
 struct OneMatrix {
   OneMatrix(std::int64_t rest, std::int64_t out) {
