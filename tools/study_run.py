@@ -100,6 +100,12 @@ class Launcher:
         with self.lock:
             for child in self.children:
                 child.terminate()
+            late = time.monotonic() + self.GRACE_S
+            while any(child.poll() is None for child in self.children) and time.monotonic() < late:
+                time.sleep(0.1)
+            for child in self.children:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(child.pid, signal.SIGKILL)
 
     def answers(self, node):
         try:

@@ -1,4 +1,3 @@
-
 #include <utility>
 
 #include "cifar_mpi/base/error.hpp"

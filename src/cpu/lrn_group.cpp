@@ -2,6 +2,7 @@
 #include "cpu/planning.hpp"
 
 namespace cifar_mpi::cpu {
+
 PlannedGroupPtr plan_lrn_group(Planning& planning, const engine::Chain& chain) {
   const auto* const layer = chain.as<model::LocalResponseNorm>(0);
   if (layer == nullptr) return nullptr;

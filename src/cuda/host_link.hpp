@@ -48,8 +48,8 @@ struct RecordRing {
 /// cuDNN (seen on an H200).
 class Gate {
  public:
-  /// Until the next open(); at most 1 ms per task. The limit ends a wait for a library that makes the host wait for the
-  /// device, as loading a kernel may.
+  /// Until the next open(); at most 1 ms per task, and 20 ms. The limit ends a wait for a library that makes the host wait
+  /// for the device, as loading a kernel may, and that of a host whose launches fill the stream's queue.
   void close(cudaStream_t stream, std::size_t tasks);
   void open();
 

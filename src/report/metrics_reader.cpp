@@ -65,7 +65,7 @@ class MetricsReader {
       const auto views = static_cast<int>(count("views", 1 << 30));
       metrics_.evaluations.push_back({at, figure("epoch"), figure("test_accuracy"),
                                       figure("test_cross_entropy"),
-                                      std::max(views, 1)});  // older files lack them
+                                      views});  // 0: unknown, in older files
       return {};
     }
     if (object_.find("cross_entropy") == nullptr) return "it is neither a report, an evaluation nor an event";

@@ -33,6 +33,11 @@ std::optional<BestCheckpoint> TestAccuracies::best(std::uint64_t newest) {
   }
 }
 
+std::optional<BestCheckpoint> TestAccuracies::kept(std::uint64_t newest) {
+  if (const auto found = best(newest)) return found;
+  return TestAccuracies(run_, 0).best(newest);
+}
+
 void TestAccuracies::prove(std::uint64_t step) {
   Known& known = known_[step];
   known.proved = true;

@@ -18,13 +18,17 @@ struct BestCheckpoint {
 /// resumed run knows them too; each file is read once.
 class TestAccuracies {
  public:
-  /// Of evaluations with so many `views`, which alone can be compared. `run`, the opened run directory, must outlive this
+  /// Of evaluations with so many `views`, which alone can be compared; 0: with any. `run`, the opened run directory, must outlive this
   /// object.
   explicit TestAccuracies(const Directory& run, int views = 1) : run_(run), views_(views) {}
 
   /// The best of those up to step `newest`, of equal ones the earliest; empty if none was evaluated. A file counts only
   /// if it can be read completely and is of the step in its name. Throws Error{io} as `list_checkpoints` does.
   std::optional<BestCheckpoint> best(std::uint64_t newest);
+
+  /// The checkpoint that stays beyond others: the best, or, until an evaluation with these views is recorded, the best of
+  /// any views.
+  std::optional<BestCheckpoint> kept(std::uint64_t newest);
 
   /// Records that this process has written the checkpoint of `step`.
   void note_written(std::uint64_t step, std::optional<double> test_accuracy);

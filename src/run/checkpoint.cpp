@@ -180,9 +180,10 @@ void write_provenance(hdf5::Writer& file, const Provenance& from) {
   file.write_strings("/provenance/configuration", {from.configuration});
 }
 
+/// 0: unknown, as in older files, which may compare with any.
 int read_views(const hdf5::Reader& file) {
-  if (!file.has_attribute("/provenance", "views")) return 1;  // as in older files
-  return static_cast<int>(std::clamp<std::int64_t>(file.attribute<std::int64_t>("/provenance", "views"), 1,
+  if (!file.has_attribute("/provenance", "views")) return 0;
+  return static_cast<int>(std::clamp<std::int64_t>(file.attribute<std::int64_t>("/provenance", "views"), 0,
                                                    std::numeric_limits<int>::max()));
 }
 
@@ -360,7 +361,8 @@ Checkpoint read_checkpoint(const InputFile& opened) {
 std::optional<double> recorded_test_accuracy(const InputFile& opened, int views) try {
   const hdf5::Reader file(opened, ErrorKind::checkpoint);
   if (!file.has_attribute("/provenance", "test_accuracy")) return std::nullopt;
-  if (views > 0 && read_views(file) != views) return std::nullopt;
+  if (const int recorded = read_views(file); views > 0 && recorded > 0 && recorded != views)
+    return std::nullopt;
   return file.attribute<double>("/provenance", "test_accuracy");
 } catch (const Error&) {
   return std::nullopt;

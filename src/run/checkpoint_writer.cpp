@@ -54,7 +54,7 @@ void CheckpointWriter::look_after(WriteReport& report) {
   accuracies_.note_written(report.step, pending_.provenance.test_accuracy);
   std::optional<BestCheckpoint> best;
   const bool looked = done([&] {
-    if (retention_.keep_best) best = accuracies_.best(report.step);
+    if (retention_.keep_best) best = accuracies_.kept(report.step);
   });
   if (!looked) return;  // any of the files may be the best
   const std::optional<std::uint64_t> step = best ? std::optional(best->step) : std::nullopt;

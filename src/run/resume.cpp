@@ -343,11 +343,11 @@ std::vector<std::string> resume_notes(const Start& start, const StartedRun& now)
   });
   const std::string kernels = changed_kernels(start.kernels, now.kernels);
   if (!explained && !kernels.empty()) notes.push_back(kernels);
-  if (now.compares_evaluations && start.views != now.views) {
+  if (now.compares_evaluations && start.views != 0 && start.views != now.views) {
     notes.push_back(
         concat("note: --views is ", now.views, ", but the checkpoint was made with ", start.views,
                ": --patience and --keep-best begin anew, because only evaluations with equal views "
-               "can be compared"));
+               "can be compared; the best checkpoint so far stays until one of the new views is recorded"));
   }
   const std::int64_t then = find_number(start.progress.resolved, "ranks").value_or(0);
   if (then < 1 || then == now.ranks) return notes;

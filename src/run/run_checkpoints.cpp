@@ -28,7 +28,7 @@ std::string without_paths(const std::string& configuration) {
 void begin_retention(const Directory& run, std::uint64_t step, const Retention& retention) {
   std::optional<std::uint64_t> best;
   if (retention.keep_best) {
-    if (const auto found = TestAccuracies(run, retention.views).best(step)) best = found->step;
+    if (const auto found = TestAccuracies(run, retention.views).kept(step)) best = found->step;
     link_best(run, best);
   }
   if (!open_checkpoint(run, step).missing()) retire_checkpoints(run, step, retention, best);

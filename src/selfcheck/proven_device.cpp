@@ -34,14 +34,14 @@ config::TrainConfig checked_config(const step::Plan& plan) {
 /// A hash of everything that chooses kernels: settings, machine, driver and libraries.
 std::string key_of(const step::Plan& plan, const std::string& devices) {
   const config::TrainConfig config = checked_config(plan);
-  const std::string text = concat(
-      devices, '\n', version(), ' ', git_revision(), '\n', config.model, ' ',
-      to_string(plan.network.augment.output()), ' ', plan.sizes.batch, ' ', plan.sizes.parts, ' ',
-      to_string(config.precision), ' ', to_string(config.augment), ' ', to_string(config.optimizer.kind), ' ',
-      to_string(config.runner), ' ', config.all_reduce, ' ', to_string(config.update), ' ',
-      config.local.steps, ' ', to_string(config.wire), ' ', config.nccl_algorithm, ' ', config.nccl_nvls, ' ',
-      config.reproducible, ' ', to_string(config.conv), ' ', config::describe(config.image_sizes), ' ',
-      config.lookahead > 0, ' ', config.clip_norm > 0.0);
+  const std::string text =
+      concat(devices, '\n', version(), ' ', git_revision(), '\n', config.model, ' ',
+             to_string(plan.network.augment.output()), ' ', plan.sizes.batch, ' ', plan.sizes.parts, ' ',
+             to_string(config.precision), ' ', to_string(config.augment), ' ',
+             to_string(config.optimizer.kind), ' ', to_string(config.runner), ' ', config.all_reduce, ' ',
+             to_string(config.update), ' ', config.local.steps, ' ', to_string(config.wire), ' ',
+             config.nccl_algorithm, ' ', config.nccl_nvls, ' ', config.reproducible, ' ',
+             to_string(config.conv), ' ', config.lookahead > 0, ' ', config.clip_norm > 0.0);
   return fmt::format("{:016x}", hash_bytes(std::as_bytes(std::span(text))));
 }
 

@@ -14,7 +14,7 @@ void Patience::resume(const comm::World& world, const Directory& run, std::uint6
   if (world.rank() == 0) {
     try {
       for (const report::EvaluationReport& r : report::read_metrics(run / "metrics.jsonl").evaluations) {
-        if (r.step <= step && r.views == views_) note(r.step, r.test_accuracy);
+        if (r.step <= step && (r.views == 0 || r.views == views_)) note(r.step, r.test_accuracy);
       }
     } catch (const std::exception& error) {  // the other ranks wait for this one
       log.warn(concat("--patience counts from step ", step, " on: ", error.what()));

@@ -65,6 +65,19 @@ TEST_F(TestAccuraciesTest, CompareNoneOfOtherViews) {
   EXPECT_EQ(step_of(TestAccuracies(dir_.opened(), 6).best(100)), 2u);
   EXPECT_EQ(step_of(TestAccuracies(dir_.opened(), 2).best(100)), 0u);
   EXPECT_EQ(recorded_test_accuracy(checkpoint_path(dir_.path(), 2)), 0.75);
+  write(4, 0.625, std::nullopt, 0);  // as in older files, where it is unknown
+  EXPECT_EQ(best(100), 4u);
+}
+
+/// Else a resume with other --views would remove the best checkpoint of a run.
+TEST_F(TestAccuraciesTest, KeepTheBestOfOtherViewsUntilThereIsOneOfTheirs) {
+  write(1, 0.75);
+  write(2, 0.5);
+  const auto kept = [&] { return step_of(TestAccuracies(dir_.opened(), 6).kept(100)); };
+  EXPECT_EQ(kept(), 1u);
+  EXPECT_EQ(step_of(TestAccuracies(dir_.opened(), 6).best(100)), 0u);
+  write(3, 0.25, std::nullopt, 6);
+  EXPECT_EQ(kept(), 3u);
 }
 
 TEST_F(TestAccuraciesTest, BelieveNoFileThatIsDamagedMisnamedOrMakesNoSense) {

@@ -34,12 +34,14 @@ TellsEachSeedAndTheirMean() {
   # 4.303 * 0.5 / sqrt(3) = 1.242
   says 'mean of 3: 94.000 %, sd 0.500, 95 % interval 92.758 to 95.242; '
   says ' s, 0.2245 PFLOP'
-  grep -q -- '^mpirun .*-np 2 .*cifar_mpi_train --config .*/jobs/recipes/fast94.toml --seed 2 --run-dir out/seed_2 --data some.h5 --epochs 2$' "$calls" ||
+  grep -q -- '^mpirun .*-np 2 .*cifar_mpi_train --model fast94 --seed 2 --run-dir out/seed_2 --data some.h5 --epochs 2$' "$calls" ||
     fail "training was called so: $(cat "$calls")"
 }
 
-TakesAModelOfTheProgramWithoutARecipeOfItsOwn() {
+TakesRecipesOfFilesAndOfModels() {
   programs
+  ends_with 0 "$root/tools/accuracy" --build "$fake/build" --out fast --recipe tutorial-fast --seeds 1
+  grep -q -- 'cifar_mpi_train --config .*/jobs/recipes/tutorial-fast.toml --seed 1' "$calls" || fail "training was called so: $(cat "$calls")"
   ends_with 0 "$root/tools/accuracy" --build "$fake/build" --out out --recipe tutorial2 --seeds 1
   grep -q -- 'cifar_mpi_train --model tutorial2 --seed 1' "$calls" || fail "training was called so: $(cat "$calls")"
 }

@@ -73,7 +73,7 @@ LeavesOutTheLongPartsWhenAskedTo() {
 GoesOnBehindAFailureAndEndsWithIt() {
   stand_in "$folder/tests/test_cuda_ranks" <<<'echo "sums are wrong"; exit 1'
   ends_with 1 "${gpu_check[@]}" --quick
-  says 'NCCL, 2 ranks on one GPU failed:'
+  says 'NCCL, 2 ranks on one GPU failed; the end of'
   says 'sums are wrong'
   grep -qE '^NCCL, 2 ranks on one GPU +FAILED +status 1 after' said || fail 'the failure is no row'
   grep -qE '^step benchmark +ok' said || fail 'it did not go on'

@@ -53,7 +53,7 @@ struct Provenance {
   std::string git_revision;
   std::string time;
   std::optional<double> test_accuracy;  ///< of the EMA weights
-  int views = 1;                        ///< of each test image, in the run's evaluations
+  int views = 1;                        ///< of each test image in evaluations; 0: unknown (older files)
   std::string initialized_from;         ///< the checkpoint whose weights the run began with; empty: none
   std::string changes;  ///< options that changed on resume: "step 500: --lr 0.1 -> 0.01", one resume per line
   std::string self_check;  ///< of the device: whether it passed, when, and on what; empty: unknown
