@@ -200,7 +200,7 @@ void add_step(CLI::App& app, StepOptions& options) {
   app.add_option("--threads", options.config.threads, "CPU threads per rank; auto: a fair share of the cores")
       ->transform(app::threads())
       ->default_str("auto");
-  app.add_option("--device", options.device, "Device; auto: a GPU if usable, else the CPU")
+  app.add_option("--device", options.device, "Device; auto: the CPU if built in, else a GPU")
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
       ->capture_default_str();
   app.add_option("--precision", options.precision, "Arithmetic of the network")

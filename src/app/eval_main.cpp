@@ -354,7 +354,7 @@ int main(int argc, char** argv) {
   cli.add_option("--weights", options.weights, "Moving averages of the weights (ema), or the weights")
       ->check(CLI::IsMember({"ema", "raw"}))
       ->capture_default_str();
-  cli.add_option("--device", options.device, "Device; auto: a GPU if usable, else the CPU")
+  cli.add_option("--device", options.device, "Device; auto: the CPU if built in, else a GPU")
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
       ->capture_default_str();
   cli.add_option("--precision", options.precision, "Arithmetic of the network")

@@ -76,7 +76,7 @@ Links parse_links(const std::string& text) {
     throw Error(ErrorKind::usage,
                 concat("--link takes a latency and a bandwidth above zero, as in 20us,10gbit, and optionally "
                        "the time that each end spends on a message, as in 20us,10gbit,1us; not '",
-                       text, "'"));
+                       text, "'; units: ns, us, ms, s and kbit, mbit, gbit (per second)"));
   return {.message = {{0.0, latency_s + 2.0 * message_s}}, .bytes_per_s = bytes_per_s};
 }
 

@@ -26,6 +26,7 @@ touch "$4/checkpoints/step_000000390.h5" "$4/checkpoints/step_000001560.h5"
 printf '%s\n' '{"step":1,"images_per_second":5000.25,"seconds":9}' '{"images_per_second":1e9}' \
   '{"step":3,"epoch":3.998,"images_per_second":5.1e3,"seconds":9}' '{"accuracy": 0.6}' >"$4/metrics.jsonl"
 END
+stand_in "$fake/nvidia-smi" <<<'exit 9'
 stand_in "$clone/build/cifar_mpi_report" <<<'echo "page            $1/report.html"'
 stand_in "$clone/build/cifar_mpi_eval" <<<'echo "2026-11-20: precision @ 1 = 0.6001"'
 
@@ -33,6 +34,19 @@ ExplainsItself() {
   ends_with 0 "$root/tools/quickstart" --help
   says '--epochs N'
   says 'Exit status'
+}
+
+TrainsOnOneRankOnAMachineWithOneGpu() {
+  stand_in "$fake/nvidia-smi" <<<'echo "GPU 0: A (UUID: GPU-1)"'
+  cp "$clone/build/cifar_mpi_train" trains
+  { printf '#!/bin/bash\n[ "$1" != --check-build ] || { cat %q/built; exit; }\n' "$PWD"; tail -n +2 trains; } >"$clone/build/cifar_mpi_train"
+  echo 'cuda        not built' >built
+  ends_with 0 "$clone/tools/quickstart"
+  grep -q '^mpirun -np 2 ' "$calls" || fail "without the backend: $(grep mpirun "$calls")"
+  rm -r "$clone/runs"
+  echo 'cuda        CUDA 13.0, cuDNN 9.19.0' >built
+  ends_with 0 "$clone/tools/quickstart"
+  grep -q '^mpirun -np 1 ' "$calls" || fail "with the backend: $(grep mpirun "$calls")"
 }
 
 EndsWithTheResult() {
