@@ -89,7 +89,7 @@ def make_study(folder):
              for node in ("node1", "node2") for i in range(3)]
     lines += [{"part": "pair", "nodes": ["node1", "node2"], "round": i, "result": {"bandwidth_gbit_s": 9.0 + i, "message_us": [20.0]}}
               for i in range(3)]
-    lines += [{"part": "sums", "round": 0, "result": [{"bytes": 4096, "algorithm": "ring", "median_us": 5.0, "p99_us": 9.0, "busbw_gb_s": 1.0,
+    lines += [{"part": "sums", "nodes": ["node1", "node2"], "round": 0, "result": [{"bytes": 4096, "algorithm": "ring", "median_us": 5.0, "p99_us": 9.0, "busbw_gb_s": 1.0,
                                                        "mpi_allreduce_us": 6.0, "wrong": 0}]}]
     lines += [{"part": "scaling", "nodes": nodes, "batch": batch, "repeat": i, "result":
                {**step, "images_per_s": [90.0 * nodes + i] * 3, "alone_ms": [4.0] * 3, "step_ms": [5.0 * nodes] * 3}}
