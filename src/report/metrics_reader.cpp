@@ -64,8 +64,7 @@ class MetricsReader {
       if (!metrics_.evaluations.empty() && at <= metrics_.evaluations.back().step) return went_back(at);
       const auto views = static_cast<int>(count("views", 1 << 30));
       metrics_.evaluations.push_back({at, figure("epoch"), figure("test_accuracy"),
-                                      figure("test_cross_entropy"),
-                                      views});  // 0: unknown, in older files
+                                      figure("test_cross_entropy"), views});  // 0: unknown, in older files
       return {};
     }
     if (object_.find("cross_entropy") == nullptr) return "it is neither a report, an evaluation nor an event";
