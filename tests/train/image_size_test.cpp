@@ -28,14 +28,6 @@ class ImageSizes : public RunTest {
     c.run_dir = path(name);
     return c;
   }
-  static std::vector<std::pair<int, float>> rows(const SessionState& state) {
-    std::vector<std::pair<int, float>> all;
-    for (const optim::StateRow& row : state.blocks.state.rows()) {
-      for (const float value : state.blocks.state[row.role].span<float>())
-        all.emplace_back(static_cast<int>(row.role), value);
-    }
-    return all;
-  }
   static std::string log_of(const std::string& run_dir, const std::string& key) {
     world().barrier();
     std::ifstream file(run_dir + "/metrics.jsonl");

@@ -19,6 +19,15 @@ namespace cifar_mpi::train {
 /// A small learnable dataset and a run directory that all ranks see; tests set up runs on it.
 class RunTest : public testing::Test {
  protected:
+  /// Every value of the state, with its role.
+  static std::vector<std::pair<int, float>> rows(const SessionState& state) {
+    std::vector<std::pair<int, float>> all;
+    for (const optim::StateRow& row : state.blocks.state.rows()) {
+      for (const float value : state.blocks.state[row.role].span<float>())
+        all.emplace_back(static_cast<int>(row.role), value);
+    }
+    return all;
+  }
   static constexpr std::uint64_t kTrainSamples = 96;
   static constexpr std::uint64_t kTestSamples = 22;
 

@@ -29,14 +29,6 @@ class SyncBatchNorm : public RunTest {
     return c;
   }
 
-  static std::vector<std::pair<int, float>> rows(const SessionState& state) {
-    std::vector<std::pair<int, float>> all;
-    for (const optim::StateRow& row : state.blocks.state.rows()) {
-      for (const float value : state.blocks.state[row.role].span<float>())
-        all.emplace_back(static_cast<int>(row.role), value);
-    }
-    return all;
-  }
   std::vector<std::pair<int, float>> rows_after(const config::TrainConfig& config) {
     const auto state = start(config);
     run_loop(*state);
