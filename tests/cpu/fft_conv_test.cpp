@@ -88,7 +88,8 @@ class Fixture {
     memory.grad_dst_spectra = take(conv.dst_spectra(), conv.pieces());
     memory.keeps_src_spectra = memory.keeps_grad_dst_spectra = true;
     memory.product =
-        take({conv.slots(), conv.samples * conv.tiles(), std::max(shape.in.channels, shape.out_channels)}, 1);
+        take({conv.slots(), conv.samples * conv.tiles(), std::max(shape.in.channels, shape.out_channels)},
+             conv.concurrent);
     memory.grad_weights_spectra = take(conv.weight_spectra(), 1);
     testing::run(plan_fft_weights("weights", conv, taps.data(), memory));
     testing::run(plan_fft_forward("forward", conv, memory, shifts.data()));
@@ -225,12 +226,20 @@ TEST(FftConv, GivesTheSameBitsOnAnyNumberOfThreadsAndInAnyPieces) {
       const Fixture::Passes wanted = alone.run();
       for (const int threads : {2, 3, 7, 40}) {
         const testing::Threads with(threads);
-        Fixture many({12, in, 16, 3, true, threads == 2 ? 1 : 4}, set, Precision::fp32);
-        const Fixture::Passes found = many.run();
-        EXPECT_EQ(found.y, wanted.y) << threads;
-        EXPECT_EQ(found.grad_x, wanted.grad_x) << threads;
-        EXPECT_EQ(found.grad_weights, wanted.grad_weights) << threads;
-        EXPECT_EQ(found.grad_biases, wanted.grad_biases) << threads;
+        for (const bool shares_pieces : {true, false}) {
+          SCOPED_TRACE(concat(threads, " threads share ", shares_pieces ? "each piece" : "the pieces"));
+          Fixture many({12, in, 16, 3, true,
+                        !shares_pieces ? 12
+                        : threads == 2 ? 1
+                                       : 4},
+                       set, Precision::fp32);
+          if (!shares_pieces) many.conv.concurrent = threads;
+          const Fixture::Passes found = many.run();
+          EXPECT_EQ(found.y, wanted.y);
+          EXPECT_EQ(found.grad_x, wanted.grad_x);
+          EXPECT_EQ(found.grad_weights, wanted.grad_weights);
+          EXPECT_EQ(found.grad_biases, wanted.grad_biases);
+        }
       }
     }
   }

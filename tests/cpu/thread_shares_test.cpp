@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cifar_mpi/base/clock.hpp"
@@ -30,15 +31,18 @@ struct TaskWork {
   std::vector<Loop> loops;
 };
 
-/// Runs the loops of a task on the calling thread, and on request oneDNN's kernels.
+/// Runs the loops of a task on the calling thread, and on request oneDNN's kernels. Threads do not share a loop
+/// inside another loop.
 class Watch final : public LoopObserver {
  public:
   Watch(TaskWork& work, bool runs_kernels) : work_(work), runs_kernels_(runs_kernels) {}
 
   void on_loop(std::ptrdiff_t items, std::ptrdiff_t ranges, RangeBody body) override {
+    if (std::exchange(inside_, true)) return body({0, ranges});
     const double begin = steady_seconds();
     body({0, ranges});
     work_.loops.push_back({items, steady_seconds() - begin});
+    inside_ = false;
   }
   bool on_kernel() override {
     work_.has_kernel = true;
@@ -48,6 +52,7 @@ class Watch final : public LoopObserver {
  private:
   TaskWork& work_;
   bool runs_kernels_;
+  bool inside_ = false;
 };
 
 /// A step and the update of all parameters.

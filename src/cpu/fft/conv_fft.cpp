@@ -96,8 +96,20 @@ Bytes spectra_of(const SpectraShape& shape, const float* spectra, int pieces) {
   return bytes_of(spectra, shape.floats() * static_cast<std::size_t>(pieces));
 }
 
-float* piece_of(const SpectraShape& shape, float* spectra, bool kept, int piece) {
-  return kept ? spectra + shape.floats() * static_cast<std::size_t>(piece) : spectra;
+float* part_of(const SpectraShape& shape, float* spectra, int part) {
+  return spectra + shape.floats() * static_cast<std::size_t>(part);
+}
+
+/// Calls body(piece, scratch) for each piece of the batch; `scratch` is below conv.concurrent.
+template <class Body>
+void for_each_piece(const ConvFft& conv, Lane& lane, const Body& body) {
+  const auto run = [&](std::ptrdiff_t piece) {
+    const int thread = loop_thread();
+    body(static_cast<int>(piece), thread);
+    if (thread == 0) lane.make_progress();
+  };
+  if (conv.concurrent > 1) return parallel_for(conv.pieces(), run);
+  for (int piece = 0; piece < conv.pieces(); ++piece) run(piece);
 }
 
 /// ĝw of the slots [first, last).
@@ -205,20 +217,21 @@ Task plan_fft_forward(const std::string& name, const ConvFft& conv, const ConvFf
   task.name = name;
   task.reads = {images_of(conv, conv.src, memory.src), spectra_of(w, memory.weights, 1)};
   if (biases != nullptr) task.reads.push_back(bytes_of(biases, static_cast<std::size_t>(y.channels)));
-  task.writes = {images_of(conv, conv.dst, memory.dst),
-                 spectra_of(x, memory.src_spectra, memory.keeps_src_spectra ? conv.pieces() : 1),
-                 spectra_of(y, memory.product, 1)};
+  task.writes = {
+      images_of(conv, conv.dst, memory.dst),
+      spectra_of(x, memory.src_spectra, memory.keeps_src_spectra ? conv.pieces() : conv.concurrent),
+      spectra_of(y, memory.product, conv.concurrent)};
   task.cost.flops = images_flops(conv, conv.src, true).forward + products_flops(conv) +
                     images_flops(conv, conv.dst, false).inverse;
   task.start = [=](Lane& lane) {
-    for (int p = 0; p < conv.pieces(); ++p) {
-      float* const spectra = piece_of(x, memory.src_spectra, memory.keeps_src_spectra, p);
-      transform(conv, conv.src, memory.src, p * conv.samples, true, x, spectra);
-      multiply(conv, conv.correlate, x, spectra, w, memory.weights, y, memory.product);
-      transform_back(conv, conv.dst, y, memory.product, false, biases, conv.relu, memory.dst,
-                     p * conv.samples);
-      lane.make_progress();
-    }
+    for_each_piece(conv, lane, [&](int piece, int scratch) {
+      float* const spectra = part_of(x, memory.src_spectra, memory.keeps_src_spectra ? piece : scratch);
+      float* const product = part_of(y, memory.product, scratch);
+      const int first = piece * conv.samples;
+      transform(conv, conv.src, memory.src, first, true, x, spectra);
+      multiply(conv, conv.correlate, x, spectra, w, memory.weights, y, product);
+      transform_back(conv, conv.dst, y, product, false, biases, conv.relu, memory.dst, first);
+    });
   };
   return task;
 }
@@ -229,25 +242,26 @@ Task plan_fft_data_gradient(const std::string& name, const ConvFft& conv, const 
   Task task;
   task.name = name;
   task.reads = {images_of(conv, conv.dst, memory.grad_dst)};
-  task.writes = {spectra_of(y, memory.grad_dst_spectra, memory.keeps_grad_dst_spectra ? conv.pieces() : 1)};
+  task.writes = {spectra_of(y, memory.grad_dst_spectra,
+                            memory.keeps_grad_dst_spectra ? conv.pieces() : conv.concurrent)};
   task.cost.flops = images_flops(conv, conv.dst, false).forward;
   if (computes_grad_src) {
     task.reads.push_back(spectra_of(w, memory.transposed_weights, 1));
     task.writes.push_back(images_of(conv, conv.src, memory.grad_src));
-    task.writes.push_back(spectra_of(x, memory.product, 1));
+    task.writes.push_back(spectra_of(x, memory.product, conv.concurrent));
     task.cost.flops += products_flops(conv) + images_flops(conv, conv.src, true).inverse;
   }
   task.start = [=](Lane& lane) {
-    for (int p = 0; p < conv.pieces(); ++p) {
-      float* const spectra = piece_of(y, memory.grad_dst_spectra, memory.keeps_grad_dst_spectra, p);
-      transform(conv, conv.dst, memory.grad_dst, p * conv.samples, false, y, spectra);
-      if (computes_grad_src) {
-        multiply(conv, conv.convolve, y, spectra, w, memory.transposed_weights, x, memory.product);
-        transform_back(conv, conv.src, x, memory.product, true, nullptr, false, memory.grad_src,
-                       p * conv.samples);
-      }
-      lane.make_progress();
-    }
+    for_each_piece(conv, lane, [&](int piece, int scratch) {
+      float* const spectra =
+          part_of(y, memory.grad_dst_spectra, memory.keeps_grad_dst_spectra ? piece : scratch);
+      const int first = piece * conv.samples;
+      transform(conv, conv.dst, memory.grad_dst, first, false, y, spectra);
+      if (!computes_grad_src) return;
+      float* const product = part_of(x, memory.product, scratch);
+      multiply(conv, conv.convolve, y, spectra, w, memory.transposed_weights, x, product);
+      transform_back(conv, conv.src, x, product, true, nullptr, false, memory.grad_src, first);
+    });
   };
   return task;
 }

@@ -56,6 +56,9 @@ struct ConvFft {
   VectorSet set = VectorSet::portable;
   int batch = 0;
   int samples = 0;  ///< of a piece; it divides the batch
+  /// Above 1: so many threads each compute whole pieces, so that spectra stay in the cache of one core.
+  /// 1: threads share each piece.
+  int concurrent = 1;
   int kernel = 0;
   ImageShape src, dst;
   bool relu = false;            ///< at the end of the forward pass
@@ -106,11 +109,11 @@ struct ConvFftMemory {
   std::byte* grad_src = nullptr;          ///< null: no data gradient
   float* weights = nullptr;               ///< spectra
   float* transposed_weights = nullptr;    ///< spectra of the transposed weights, for the data gradient
-  float* src_spectra = nullptr;           ///< of one piece unless they are kept
+  float* src_spectra = nullptr;           ///< of conv.concurrent pieces unless they are kept
   bool keeps_src_spectra = false;         ///< for the weight gradient
-  float* grad_dst_spectra = nullptr;      ///< of one piece unless they are kept
+  float* grad_dst_spectra = nullptr;      ///< of conv.concurrent pieces unless they are kept
   bool keeps_grad_dst_spectra = false;    ///< for the weight gradient
-  float* product = nullptr;               ///< the product of one piece, in the frequency domain
+  float* product = nullptr;               ///< of conv.concurrent pieces, in the frequency domain
   float* grad_weights_spectra = nullptr;  ///< unused without a weight gradient
 };
 

@@ -45,7 +45,7 @@ class FftGroup final : public PlannedGroup {
     tasks.prepare.push_back(plan_fft_weights(name() + " prepare", conv_, weights_of(operands), memory));
     tasks.forward.push_back(plan_fft_forward(name() + " forward", conv_, memory, biases_of(operands)));
     if (!wants_grad_weights && !wants_grad_src) return tasks;
-    memory.product = take(arena, conv_.src_spectra(), 1);
+    memory.product = take(arena, conv_.src_spectra(), conv_.concurrent);
     tasks.backward.push_back(plan_fft_data_gradient(
         name() + (wants_grad_src ? " data gradient" : " transform of the gradient"), conv_, memory));
     if (!wants_grad_weights) return tasks;
@@ -70,11 +70,11 @@ class FftGroup final : public PlannedGroup {
     memory.grad_src = operands.grad_src[0];
     memory.keeps_src_spectra = memory.keeps_grad_dst_spectra = keeps;
     memory.weights = take(arena, conv_.weight_spectra(), 1);
-    memory.src_spectra = take(arena, conv_.src_spectra(), keeps ? conv_.pieces() : 1);
-    memory.product = take(arena, conv_.dst_spectra(), 1);
+    memory.src_spectra = take(arena, conv_.src_spectra(), keeps ? conv_.pieces() : conv_.concurrent);
+    memory.product = take(arena, conv_.dst_spectra(), conv_.concurrent);
     if (memory.grad_src != nullptr) memory.transposed_weights = take(arena, conv_.transposed_spectra(), 1);
     if (keeps || memory.grad_src != nullptr)
-      memory.grad_dst_spectra = take(arena, conv_.dst_spectra(), keeps ? conv_.pieces() : 1);
+      memory.grad_dst_spectra = take(arena, conv_.dst_spectra(), keeps ? conv_.pieces() : conv_.concurrent);
     if (keeps) memory.grad_weights_spectra = take(arena, conv_.weight_spectra(), 1);
     return memory;
   }
@@ -119,6 +119,9 @@ bool is_measured(const ConvFft& conv, engine::Precision precision) {
          conv.src.extent.channels * conv.dst.extent.channels <= kMostPairs;
 }
 
+/// The largest slowdown() that counts as work shared well.
+constexpr double kWell = 1.15;
+
 /// Vectors of channels in `samples` images, on the side that has fewer.
 std::ptrdiff_t vectors_of_piece(const ConvFft& conv, int samples) {
   return std::ptrdiff_t{samples} *
@@ -127,7 +130,6 @@ std::ptrdiff_t vectors_of_piece(const ConvFft& conv, int samples) {
 
 /// Larger pieces if those of `samples` leave threads idle during the transforms of images.
 int shared_well(const ConvFft& conv, int samples, int threads) {
-  constexpr double kWell = 1.15;
   int best = samples;
   double least = slowdown(vectors_of_piece(conv, samples), threads);
   for (int more = samples + 1; more <= conv.batch && least > kWell; ++more) {
@@ -176,12 +178,14 @@ bool is_faster(const ConvFft& conv, bool wants_grad_src, engine::Precision preci
       taps_inside(conv.src.extent.height, conv.kernel) * taps_inside(conv.src.extent.width, conv.kernel);
   const double direct = passes * 2.0 * taps * batch * pairs / direct_speed(precision);
   const std::ptrdiff_t piece_tiles = conv.product_tiles(conv.samples * conv.tiles());
-  const double products = slowdown(conv.slots() * piece_tiles, threads) * passes * 6.0 * conv.slots() *
-                          batch * conv.tiles() * pairs;
+  const double of_pieces = slowdown(conv.pieces(), conv.concurrent);
+  const double of_products = conv.concurrent > 1 ? of_pieces : slowdown(conv.slots() * piece_tiles, threads);
+  const double of_transforms =
+      conv.concurrent > 1 ? of_pieces : slowdown(vectors_of_piece(conv, conv.samples), threads);
+  const double products = of_products * passes * 6.0 * conv.slots() * batch * conv.tiles() * pairs;
   const double images = wants_grad_src ? 2.0 * (in + out) : in + 2.0 * out;
   const double square = conv.length * conv.length;
-  const double of_images =
-      slowdown(vectors_of_piece(conv, conv.samples), threads) * image_place * batch * conv.tiles() * images;
+  const double of_images = of_transforms * image_place * batch * conv.tiles() * images;
   const double of_weights =
       slowdown(static_cast<std::ptrdiff_t>(pairs) / conv.lanes(), threads) * kWeightPlace * passes * pairs;
   const double transforms = square * (of_images + of_weights);
@@ -210,7 +214,14 @@ std::optional<ConvFft> plan_conv_fft(const Planning& planning, const model::Conv
   // channels on 8x8 pixels, batch 128, pieces of 16 images took 1.27 times as long as pieces of 64.
   constexpr int kLeastRows = 16;
   const int rows = std::max(kLeastRows, std::min(place.in.channels, place.out.channels) / 4);
-  conv.samples = shared_well(conv, samples_per_piece(planning.batch, threads, conv.tiles(), rows), threads);
+  constexpr int kPiecesPerThread = 4;
+  conv.samples = samples_per_piece(planning.batch, 1, conv.tiles(), rows);
+  if (threads == 1) return conv;
+  if (conv.pieces() >= kPiecesPerThread * threads && slowdown(conv.pieces(), threads) <= kWell) {
+    conv.concurrent = threads;
+  } else {
+    conv.samples = shared_well(conv, samples_per_piece(planning.batch, threads, conv.tiles(), rows), threads);
+  }
   return conv;
 }
 
