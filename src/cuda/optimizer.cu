@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "cuda/launch.cuh"
 #include "cuda/numbers.cuh"
 #include "cuda/optimizer.hpp"
@@ -70,7 +72,7 @@ __device__ void add_blocks(double mine, double* partials, unsigned* counter, Use
   if (threadIdx.x == 0) partials[blockIdx.x] = sum;
   if (!is_last_block(counter, gridDim.x)) return;
   double part = 0.0;
-  for (int block = static_cast<int>(threadIdx.x); block < kUpdateBlocks; block += kThreads) {
+  for (unsigned block = threadIdx.x; block < gridDim.x; block += kThreads) {
     part += __ldcg(partials + block);
   }
   const double total = add_threads(part);
@@ -209,10 +211,20 @@ __global__ void __launch_bounds__(kThreads) sum_weight_squares(const __grid_cons
   add_blocks(sum, work.partials, work.counter, [&](double total) { *work.sum = total; });
 }
 
+/// One thread per element up to kUpdateBlocks blocks; their threads take further elements in turn. Blocks without an
+/// element would only add 0 to the sums.
+Grid update_grid(std::int64_t elements) {
+  return {std::clamp(blocks_for(elements), 1u, unsigned{kUpdateBlocks}), kThreads};
+}
+
+std::int64_t floats_of(const Segments& segments) {
+  return static_cast<std::int64_t>(segments.items[segments.count - 1].end - segments.items[0].begin);
+}
+
 }  // namespace
 
 void gather_matrix(cudaStream_t stream, const MatrixMove& work, float* x) {
-  launch("gather matrix", stream, {kUpdateBlocks, kThreads}, gather_directions, work, x);
+  launch("gather matrix", stream, update_grid(work.values), gather_directions, work, x);
   launch("divide by norm", stream, grid_for(work.values), divide_by_norm, work, x);
 }
 
@@ -225,29 +237,28 @@ void scatter_matrix(cudaStream_t stream, const MatrixMove& work, const float* x)
 }
 
 void normalize_matrix(cudaStream_t stream, const MatrixMove& work) {
-  launch("sum of weight squares", stream, {kUpdateBlocks, kThreads}, sum_weight_squares, work);
+  launch("sum of weight squares", stream, update_grid(work.floats / 4), sum_weight_squares, work);
   launch("scale weights", stream, grid_for(work.floats), scale_weights, work);
 }
 
 void update(cudaStream_t stream, const Update& work) {
   optim::with_rule(work.optimizer.kind, [&]<class Rule>(Rule) {
     const auto kernel = work.gradient_norm != nullptr ? update_all<Rule, true> : update_all<Rule, false>;
-    launch("update", stream, {kUpdateBlocks, kThreads}, kernel, work);
+    launch("update", stream, update_grid(floats_of(work.segments) / 4), kernel, work);
   });
 }
 
 void gradient_norm(cudaStream_t stream, const GradientNorm& work) {
-  launch("gradient norm", stream, {kUpdateBlocks, kThreads}, norm_of_all, work);
+  launch("gradient norm", stream, update_grid(static_cast<std::int64_t>(work.floats / 4)), norm_of_all, work);
 }
 
 void pull(cudaStream_t stream, const LookaheadPull& work) {
-  launch("lookahead", stream, {kUpdateBlocks, kThreads}, pull_all<DeviceMath>, work);
+  launch("lookahead", stream, update_grid(static_cast<std::int64_t>(work.floats)), pull_all<DeviceMath>,
+         work);
 }
 
 void update_running(cudaStream_t stream, const Running& work) {
-  const std::uint64_t floats =
-      work.segments.items[work.segments.count - 1].end - work.segments.items[0].begin;
-  launch("running statistics", stream, grid_for(static_cast<std::int64_t>(floats)), update_statistics, work);
+  launch("running statistics", stream, grid_for(floats_of(work.segments)), update_statistics, work);
 }
 
 }  // namespace cifar_mpi::cuda

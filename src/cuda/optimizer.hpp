@@ -9,7 +9,7 @@
 
 namespace cifar_mpi::cuda {
 
-/// Blocks of the update, and so partial sums of the decay term; a constant, because it affects bits.
+/// The most blocks of the update, and so partial sums of the decay term; a constant, because it affects bits.
 constexpr int kUpdateBlocks = 512;
 
 /// For every float of the segments, with the weight decay λ of its parameter: w' by the optimizer's rule in
