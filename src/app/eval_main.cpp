@@ -254,7 +254,11 @@ InputFile open_asked(const EvalOptions& options, const comm::World& world, Direc
     newest = evaluation::newest_checkpoint(run);
   });
   const auto step = agreed(newest, world);
-  if (!step) return run::open_checkpoint(options.checkpoint);
+  if (!step) {
+    InputFile file = run::open_checkpoint(options.checkpoint);
+    world.together([&] { run::require_checkpoint(file); });
+    return file;
+  }
   return run ? run::open_checkpoint(run, *step) : open_on_this_rank(options.checkpoint, *step);
 }
 
