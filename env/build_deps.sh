@@ -32,6 +32,7 @@ die() { local status=$1; shift; say "$@"; exit "$status"; }
 while [[ ${1-} == -* ]]; do
   case $1 in
     -h | --help) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"; exit 0 ;;
+    --*=*) set -- "${1%%=*}" "${1#*=}" "${@:2}"; continue ;;
     --prefix | --deps | --download)
       [ -n "${2-}" ] || die 2 "$1 needs a folder; see --help"
       declare "${1#--}=$(realpath -m -- "$2")"; shift 2 ;;

@@ -4,6 +4,7 @@
 # Starts the ranks, forwards SIGUSR1 and SIGTERM to them, and decides by RUN_DIR/exit whether the job ends, fails with a
 # permanent error, or returns to the queue. jobs/README.md is for users.
 set -u
+[ -n "${SLURM_JOB_ID-}" ] || { echo "run.sh: the job files source this file; submit one of them: sbatch jobs/cifar10_1node.slurm" >&2; exit 2; }
 
 say() { printf '== %s job %s, start %s: %s\n' "$(date '+%F %T')" "$SLURM_JOB_ID" "$((restarts + 1))" "$(plain "$*")"; }
 stop() { local code=$1; shift; say "$*"; exit "$code"; }

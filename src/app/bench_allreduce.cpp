@@ -174,16 +174,16 @@ void add_all_reduce(CLI::App& app, AllReduceOptions& options) {
   app.add_option("--algorithms", options.config.algorithms,
                  "Algorithms to measure [all that these nodes or GPUs allow]")
       ->delimiter(',')
-      ->check(CLI::IsMember(collective_names()));
+      ->check(one_of(collective_names()));
   add_wire(app, options.wire);
   app.add_option("--seconds", options.config.seconds, "Seconds per size, about")
       ->check(number(0.001, 3600.0))
       ->capture_default_str();
   app.add_option("--device", options.device, "Memory that holds the arrays")
-      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->check(one_of({"cpu", "cuda"}))
       ->capture_default_str();
   app.add_option("--nccl-algo", options.nccl_algorithm, "Algorithm of NCCL")
-      ->check(CLI::IsMember({"auto", "ring", "tree"}))
+      ->check(one_of({"auto", "ring", "tree"}))
       ->capture_default_str();
   app.add_flag("--nccl-nvls", options.nccl_nvls, "Let NCCL use NVLS");
   app.add_flag("--share-gpus", options.share_gpus, "Let several ranks use one GPU: slow, for tests");

@@ -195,22 +195,22 @@ void add_step(CLI::App& app, StepOptions& options) {
       ->check(app::number(1, 1 << 20))
       ->capture_default_str();
   app.add_option("--isa", options.isa, "Widest CPU instructions to use")
-      ->check(CLI::IsMember({"auto", "avx2", "portable"}))
+      ->check(app::one_of({"auto", "avx2", "portable"}))
       ->capture_default_str();
   app.add_option("--threads", options.config.threads, "CPU threads per rank; auto: a fair share of the cores")
       ->transform(app::threads())
       ->default_str("auto");
   app.add_option("--device", options.device, "Device; auto: the CPU if built in, else a GPU")
-      ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
+      ->check(app::one_of({"auto", "cpu", "cuda"}))
       ->capture_default_str();
   app.add_option("--precision", options.precision, "Arithmetic of the network")
-      ->check(CLI::IsMember({"auto", "fp32", "tf32", "bf16"}))
+      ->check(app::one_of({"auto", "fp32", "tf32", "bf16"}))
       ->capture_default_str();
   app.add_option("--conv", options.conv, "Convolutions on the CPU")
-      ->check(CLI::IsMember({"auto", "direct", "fft"}))
+      ->check(app::one_of({"auto", "direct", "fft"}))
       ->capture_default_str();
   app.add_option("--all-reduce", options.config.all_reduce, "Algorithm that sums gradients over ranks")
-      ->check(CLI::IsMember(app::collective_names()))
+      ->check(app::one_of(app::collective_names()))
       ->capture_default_str();
   app::add_wire(app, options.wire);
   app::add_bucket_mib(app, options.config.bucket_mib);
@@ -250,7 +250,9 @@ int main(int argc, char** argv) {
       "ways", "Ways to update: time and bytes of a step, dropped and stale pushes, also with a slow worker");
   app::add_ways(*ways_command, ways);
   cli.require_subcommand(1);
-  app::add_help(cli, "Options of a command: cifar_mpi_bench COMMAND --help\n");
+  app::add_help(cli,
+                "Options of a command: cifar_mpi_bench COMMAND --help\n\n"
+                "Examples:\n  cifar_mpi_bench step\n  mpirun -np 4 cifar_mpi_bench allreduce\n");
   if (const auto code = app::parse(cli, argc, argv, [&] {
         app::check(all_reduce);
         app::check(ways);

@@ -52,7 +52,7 @@ void add_ways(CLI::App& app, WaysOptions& options) {
       ->capture_default_str();
   app.add_option("--all-reduce", options.config.all_reduce,
                  "Algorithm that sums gradients; for ways without servers")
-      ->check(CLI::IsMember(collective_names()))
+      ->check(one_of(collective_names()))
       ->capture_default_str();
   add_wire(app, options.wire);
   add_bucket_mib(app, options.config.bucket_mib);

@@ -6,6 +6,7 @@
 
 #include "app/help.hpp"
 #include "app/toml.hpp"
+#include "app/usage.hpp"
 #include "app/values.hpp"
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/input_file.hpp"

@@ -254,7 +254,11 @@ InputFile open_asked(const EvalOptions& options, const comm::World& world, Direc
     newest = evaluation::newest_checkpoint(run);
   });
   const auto step = agreed(newest, world);
-  if (!step) return run::open_checkpoint(options.checkpoint);
+  if (!step) {
+    InputFile file = run::open_checkpoint(options.checkpoint);
+    world.together([&] { run::require_checkpoint(file); });
+    return file;
+  }
   return run ? run::open_checkpoint(run, *step) : open_on_this_rank(options.checkpoint, *step);
 }
 
@@ -352,13 +356,13 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   cli.add_option("--data", options.config.data, "Dataset file [the run's, $CIFAR_MPI_DATA, data/cifar10.h5]");
   cli.add_option("--weights", options.weights, "Moving averages of the weights (ema), or the weights")
-      ->check(CLI::IsMember({"ema", "raw"}))
+      ->check(app::one_of({"ema", "raw"}))
       ->capture_default_str();
   cli.add_option("--device", options.device, "Device; auto: the CPU if built in, else a GPU")
-      ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
+      ->check(app::one_of({"auto", "cpu", "cuda"}))
       ->capture_default_str();
   cli.add_option("--precision", options.precision, "Arithmetic of the network")
-      ->check(CLI::IsMember({"auto", "fp32", "bf16"}))
+      ->check(app::one_of({"auto", "fp32", "bf16"}))
       ->capture_default_str();
   cli.add_option("--threads", options.config.threads, "CPU threads per rank; auto: a fair share of the cores")
       ->transform(app::threads())
@@ -367,7 +371,7 @@ int main(int argc, char** argv) {
       ->check(app::number(1, 1 << 16))
       ->capture_default_str();
   cli.add_option("--views", options.config.views, "Views of each image: 1, 2 (mirrored) or 6 (also moved)")
-      ->check(CLI::IsMember({1, 2, 6}))
+      ->check(app::one_of({"1", "2", "6"}))
       ->capture_default_str();
   auto* const watch = cli.add_flag("--watch", options.watch,
                                    "Evaluate each new checkpoint of a run directory until interrupted");

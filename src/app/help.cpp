@@ -32,7 +32,7 @@ std::string wrapped(std::string start, const std::string& text, std::size_t inde
   return lines + line + "\n";
 }
 
-/// CLI11 writes "TEXT:{a,b}" for a choice of names.
+/// The type is "TEXT:{a, b}" for a choice of names.
 struct Type {
   std::string word;
   std::string names;
@@ -41,11 +41,7 @@ Type type_of(const CLI::Option& option) {
   const std::string written = option.get_type_name();
   Type type{written.substr(0, written.find(':')), {}};
   const std::size_t open = written.find('{');
-  if (open != std::string::npos) {
-    for (const char c : written.substr(open + 1, written.rfind('}') - open - 1))
-      type.names += c == ',' ? ", " : std::string(1, c);
-    return {"NAME", type.names};
-  }
+  if (open != std::string::npos) return {"NAME", written.substr(open + 1, written.rfind('}') - open - 1)};
   if (type.word == "INT" || type.word == "UINT") type.word = "N";
   if (type.word == "FLOAT") type.word = "X";
   return type;

@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "app/config_file.hpp"
-#include "app/help.hpp"
+#include "app/usage.hpp"
 #include "cifar_mpi/base/atomic_file.hpp"
 #include "cifar_mpi/base/build_info.hpp"
 #include "cifar_mpi/base/log.hpp"
@@ -65,16 +65,6 @@ void take_standard_descriptors() {
   }
 }
 
-/// CLI11 would use the next word as the value of "--option=".
-void refuse_missing_values(int argc, char** argv) {
-  for (int i = 1; i < argc; ++i) {
-    const std::string word = argv[i];
-    if (word == "--") return;
-    if (word.rfind("--", 0) == 0 && word.find('=') == word.size() - 1)
-      throw Error(ErrorKind::usage, concat(word, " has no value; see --help"));
-  }
-}
-
 void let_the_last_count(CLI::App& app) {
   for (CLI::Option* option : app.get_options()) {
     if (option->get_items_expected_max() == 1) option->take_last();
@@ -90,24 +80,6 @@ void show_what_holds(CLI::App& app, const std::function<std::optional<Recipe>()>
     if (const std::optional<Recipe> recipe = find_recipe()) take_recipe(app, *recipe, places);
   } catch (const Error&) {  // print help anyway
   }
-}
-
-/// CLI11 reports a missing command before an unknown word in its place, and lists unknown words in reverse
-/// order.
-std::string explain(const CLI::ParseError& error, const CLI::App& app) {
-  const std::vector<std::string> rest = app.remaining(true);
-  const bool extra = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr;
-  if (rest.empty() || (!extra && dynamic_cast<const CLI::RequiredError*>(&error) == nullptr))
-    return error.what();
-  const bool has_commands = !app.get_subcommands([](const CLI::App* command) {
-                                  return !command->get_name().empty();  // an option group has no name
-                                })
-                                 .empty();
-  const char* const kind = rest.front().starts_with('-') ? "option" : has_commands ? "command" : "word";
-  std::string text = concat("unknown ", kind, " '", rest.front(), "'");
-  const std::string meant = rest.front().starts_with('-') ? similar_option(app, rest.front()) : "";
-  if (!meant.empty()) text += concat(" (did you mean ", meant, "?)");
-  return text;
 }
 
 /// The values of an option: those given, else its default.
@@ -207,7 +179,7 @@ std::optional<int> parse(CLI::App& app, int argc, char** argv, const std::functi
   let_the_last_count(app);
   const std::string program = app.get_name();
   try {
-    refuse_missing_values(argc, argv);
+    refuse_wrong_values(app, argc, argv);
     app.parse(argc, argv);
     refuse_rivals(app);
     Places places = read_config(app);

@@ -10,7 +10,10 @@
 #include "app/program.hpp"
 #include "app/signals.hpp"
 #include "app/train_options.hpp"
+#include "cifar_mpi/base/error.hpp"
+#include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/cpu/backend.hpp"
+#include "cifar_mpi/cuda/backend.hpp"
 #include "cifar_mpi/run/run_directory.hpp"
 #include "cifar_mpi/train/session.hpp"
 #include "cifar_mpi/watch/watchdog.hpp"
@@ -50,6 +53,13 @@ int only_check(comm::World& world, config::TrainConfig config) {
     throw comm::AgreedError(ErrorKind::usage,
                             "--self-check compares GPUs with the CPU; leave out --device cpu");
   }
+  world.together([] {  // without the advice of a training run, to take the CPU
+    if (const std::string lacks = cuda::unusable(); !lacks.empty())
+      throw Error(
+          ErrorKind::device,
+          concat("--self-check only compares GPUs with the CPU, but CUDA cannot be used: ", lacks,
+                 "; start it on a node with a GPU, with a program that --check-build shows to have CUDA"));
+  });
   const Log log(world.rank());
   config.device = "cuda";
   // Every rank checks its GPU, whatever its role in a run.

@@ -1,5 +1,6 @@
 #include "app/values.hpp"
 
+#include <algorithm>
 #include <cstdint>
 
 #include "cifar_mpi/base/parse_number.hpp"
@@ -35,9 +36,19 @@ template CLI::Validator number<std::int64_t>(std::int64_t, std::int64_t);
 template CLI::Validator number<std::uint64_t>(std::uint64_t, std::uint64_t);
 template CLI::Validator number<double>(double, double);
 
+CLI::Validator one_of(const std::vector<std::string>& names) {
+  std::string listed;
+  for (const std::string& name : names) listed += concat(listed.empty() ? "" : ", ", name);
+  const auto check = [names, listed](const std::string& text) {
+    const bool known = std::find(names.begin(), names.end(), text) != names.end();
+    return known ? std::string() : concat("must be one of ", listed, ", not '", text, "'");
+  };
+  return CLI::Validator(check, concat('{', listed, '}'));
+}
+
 void add_wire(CLI::App& app, std::string& wire) {
   app.add_option("--wire", wire, "Gradient format on the network; bf16 halves the bytes")
-      ->check(CLI::IsMember({"fp32", "bf16"}))
+      ->check(one_of({"fp32", "bf16"}))
       ->capture_default_str();
 }
 
@@ -69,7 +80,7 @@ CLI::Validator timeout() {
 CLI::Validator model_name() {
   std::vector<std::string> names;
   for (const model::ModelInfo& info : model::catalog()) names.emplace_back(info.name);
-  return CLI::IsMember(names);
+  return one_of(names);
 }
 
 CLI::Validator not_empty() {

@@ -18,6 +18,9 @@ CLI::Validator number(T low = std::numeric_limits<T>::is_integer ? T{0} : std::n
 void add_wire(CLI::App& app, std::string& wire);
 void add_bucket_mib(CLI::App& app, double& mib);
 
+/// One of these names.
+CLI::Validator one_of(const std::vector<std::string>& names);
+
 /// Values of --threads: a number, or auto, which becomes 0. For CLI::Option::transform.
 CLI::Validator threads();
 

@@ -201,8 +201,10 @@ RecordedNetwork recorded_network(const run::Checkpoint& checkpoint, const std::s
 std::uint64_t newest_checkpoint(const Directory& run, const Log& log) {
   const std::optional<run::FoundCheckpoint> found = run::newest_valid_checkpoint(run, log);
   if (found) return found->content.progress.step;
-  throw Error(ErrorKind::checkpoint, concat(run.path(), " holds no checkpoint (", run.path(),
-                                            "/checkpoints/step_*.h5); has the run written one yet?"));
+  throw Error(ErrorKind::checkpoint,
+              concat(run.path(), " holds no checkpoint (", run.path(),
+                     "/checkpoints/step_*.h5); name another run directory, or wait for its "
+                     "first checkpoint"));
 }
 
 run::Checkpoint read_on_all_ranks(const InputFile& file, const comm::World& world, comm::Heartbeat& heart) {

@@ -304,6 +304,14 @@ void write_checkpoint(const DirectoryEntry& target, const Checkpoint& checkpoint
   file.save(target);
 }
 
+void require_checkpoint(const InputFile& named) try {
+  const hdf5::Reader file(named, ErrorKind::checkpoint);
+  require_format(file);
+} catch (const Error& error) {
+  throw Error(error.kind(),
+              concat(error.what(), "; name a run directory that has a checkpoint, or the file of one"));
+}
+
 Checkpoint read_checkpoint(const InputFile& opened) {
   const hdf5::Reader file(opened, ErrorKind::checkpoint);
   const std::string& path = file.path();

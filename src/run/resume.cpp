@@ -4,8 +4,11 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <map>
 #include <new>
 #include <numeric>
+#include <sstream>
+#include <string_view>
 
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/run/run_directory.hpp"
@@ -110,12 +113,33 @@ std::string batch_advice(const RunFingerprint& found, const StartRequest& asked,
                 " and give --global-batch ", *batch);
 }
 
-std::vector<std::string> lines_of(const std::string& text) {
-  std::vector<std::string> lines;
-  for (std::size_t at = 0; at < text.size();) {
-    const std::size_t end = std::min(text.find('\n', at), text.size());
-    lines.push_back(text.substr(at, end - at));
-    at = end + 1;
+/// "24x24" where `text` begins with it and `end`.
+std::string size_before(std::string_view text, char end) {
+  const std::size_t at = text.find_first_not_of("0123456789x");
+  const bool is_size = at != std::string_view::npos && text[at] == end &&
+                       text.substr(0, at).find('x') != std::string_view::npos;
+  return is_size ? std::string(text.substr(0, at)) : std::string();
+}
+
+/// The lines of a kernel plan by the size of images, with which they begin ("24x24 conv1: jit"); "" has those of whole
+/// images. In checkpoints of earlier versions a line "images of 24x24:" comes before the lines of a size instead.
+std::map<std::string, std::vector<std::string>> lines_by_size(const std::string& text) {
+  constexpr std::string_view kBefore = "images of ";
+  std::map<std::string, std::vector<std::string>> lines;
+  std::istringstream in(text);
+  std::string current;
+  for (std::string line; std::getline(in, line);) {
+    const std::string begun =
+        line.starts_with(kBefore) ? size_before(std::string_view(line).substr(kBefore.size()), ':') : "";
+    if (!begun.empty()) {
+      current = begun;
+      continue;
+    }
+    const std::string size = size_before(line, ' ');
+    if (!size.empty() || current.empty())
+      lines[size].push_back(line);
+    else
+      lines[current].push_back(concat(current, ' ', line));
   }
   return lines;
 }
@@ -156,6 +180,7 @@ FoundCheckpoint read_asked_checkpoint(const std::string& path, const Log& log) {
     if (auto found = newest_valid_checkpoint(*folder, log)) return std::move(*found);
   }
   const InputFile file = open_checkpoint(path);
+  require_checkpoint(file);
   return {file.path(), read_checkpoint(file)};
 }
 
@@ -288,14 +313,19 @@ std::vector<ChangedSetting> changed_settings(const RunFingerprint& then, const R
 
 std::string changed_kernels(const std::string& then, const std::string& now) {
   if (then == now || then.empty()) return {};
-  const std::vector<std::string> before = lines_of(then), after = lines_of(now);
+  const auto before = lines_by_size(then), after = lines_by_size(now);
   std::string was = "nothing", is = "nothing";
   int different = 0;
-  for (std::size_t i = 0; i < std::max(before.size(), after.size()); ++i) {
-    const std::string a = i < before.size() ? before[i] : "nothing";
-    const std::string b = i < after.size() ? after[i] : "nothing";
-    if (a != b && different++ == 0) was = a, is = b;
+  for (const auto& [size, old] : before) {
+    const auto found = after.find(size);
+    if (found == after.end()) continue;
+    for (std::size_t i = 0; i < std::max(old.size(), found->second.size()); ++i) {
+      const std::string a = i < old.size() ? old[i] : "nothing";
+      const std::string b = i < found->second.size() ? found->second[i] : "nothing";
+      if (a != b && different++ == 0) was = a, is = b;
+    }
   }
+  if (different == 0) return {};
   const std::string more = different > 1 ? concat(" (and ", different - 1, " more)") : std::string();
   return concat("note: the kernel plan has \"", is, "\", but the checkpoint was made with \"", was, "\"",
                 more, ": the run continues with different bits");

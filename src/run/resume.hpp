@@ -81,7 +81,8 @@ struct ChangedSetting {
   std::string note;  ///< one line for the user
 };
 std::vector<ChangedSetting> changed_settings(const RunFingerprint& then, const RunFingerprint& now);
-/// The same for the kernel plans, one choice per line; empty if they are equal.
+/// The same for the kernel plans, one choice per line; empty if they are equal. A size of images that only one of them
+/// has counts as equal: the other run does not reach it.
 std::string changed_kernels(const std::string& then, const std::string& now);
 
 /// The effect on the sample order of `--shuffle shard` when the number of ranks changes after `step` steps.

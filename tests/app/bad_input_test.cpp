@@ -81,8 +81,20 @@ TEST_F(Programs, RefuseCheckpointsThatDoNotFit) {
                  file("nowhere.h5"));
   expect_refusal(mpirun(1, kTrain + small("other") + " --resume " + file("small.h5")), 4, file("small.h5"));
   std::filesystem::create_directories(file("empty"));
-  EXPECT_EQ(run_command(kEval + " " + file("empty") + data()).code, 4);
-  EXPECT_EQ(run_command(kEval + " " + file("small.h5") + data()).code, 4);
+  expect_refusal(run_command(kEval + " " + file("empty") + data()), 4,
+                 "/checkpoints/step_*.h5); name another run directory, or wait for its first checkpoint");
+  write_file(file("text"), "no checkpoint");
+  const std::string remedy = "; name a run directory that has a checkpoint, or the file of one";
+  const std::vector<std::pair<std::string, std::string>> cases{
+      {"nowhere", "': No such file or directory" + remedy},
+      {"empty", "': it is a folder without checkpoints/step_*.h5" + remedy},
+      {"text", "': it is not an HDF5 file" + remedy},
+      {"small.h5", " is an HDF5 file, but not a cifar_mpi checkpoint" + remedy}};
+  for (const auto& [name, part] : cases) {
+    SCOPED_TRACE(name);
+    expect_refusal(run_command(kTrain + small("begun") + " --init-from " + file(name)), 4, part);
+    if (name != "empty") expect_refusal(run_command(kEval + " " + file(name) + data()), 4, part);
+  }
 }
 
 TEST_F(Programs, RefuseAtOnceWhatIsNoFile) {

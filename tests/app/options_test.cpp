@@ -4,8 +4,8 @@
 #include <fstream>
 #include <sstream>
 
-#include "app/help.hpp"
 #include "app/programs.hpp"
+#include "app/usage.hpp"
 #include "cifar_mpi/cuda/backend.hpp"
 
 namespace cifar_mpi::test {
@@ -75,13 +75,29 @@ TEST_F(Programs, NameTheFirstWordThatTheyDoNotKnow) {
   expect_refusal(run_command(kTrain + " --stps 4 --sede 1"), 2,
                  "unknown option '--stps' (did you mean --steps?); see --help");
   expect_refusal(run_command(kPack + " these words"), 2, "unknown word 'these'; see --help");
-  expect_refusal(run_command(kBench + " stepp"), 2, "unknown command 'stepp'; see --help");
+  expect_refusal(run_command(kBench + " stepp"), 2,
+                 "unknown command 'stepp' (did you mean step?); see --help");
+  expect_refusal(run_command(kBench + " step stepp"), 2, "unknown word 'stepp'; see --help");
+  expect_refusal(run_command(kTrain + " epochs=4"), 2, "unknown word 'epochs=4' (did you mean --epochs?);");
+}
+
+TEST_F(Programs, NeverSuggestTheWordThatTheyRefuse) {
+  // options of a command: before it, and of another one
+  for (const std::string words : {" --model resnet20", " --model resnet20 step", " links --model resnet20"}) {
+    SCOPED_TRACE(words);
+    expect_refusal(run_command(kBench + words), 2,
+                   "unknown option '--model' (did you mean cifar_mpi_bench step --model?); see --help");
+  }
+  expect_refusal(run_command(kBench + " ways --sizes 8"), 2,
+                 "unknown option '--sizes' (did you mean cifar_mpi_bench allreduce --sizes?); see --help");
 }
 
 TEST(SimilarOption, IsTheOneThatIsMeant) {
   CLI::App cli;
   CLI::App* const command = cli.add_subcommand("step");
-  for (const char* name : {"--lr", "--lr-scaling", "--batch-size", "--schedule", "--seed"})
+  for (const char* name :
+       {"--lr", "--lr-scaling", "--batch-size", "--schedule", "--seed", "--model", "--data", "--eps",
+        "--cutout", "--run-dir", "--epochs", "--momentum-start", "--weight-decay", "--warmup-decay"})
     cli.add_option_function<int>(name, [](int) {});
   command->add_option_function<int>("--threads", [](int) {});
   for (const auto& [word, meant] :
@@ -90,7 +106,19 @@ TEST(SimilarOption, IsTheOneThatIsMeant) {
                                                         {"--Schedular=cosine", "--schedule"},
                                                         {"--sede", "--seed"},
                                                         {"--thread", "--threads"},
-                                                        {"--momentum", ""},
+                                                        {"--batchsize", "--batch-size"},
+                                                        {"--epoch", "--epochs"},
+                                                        {"--num-epochs", "--epochs"},
+                                                        {"--model-name", "--model"},
+                                                        {"--batch", "--batch-size"},
+                                                        {"--bs", "--batch-size"},
+                                                        {"--dataset", "--data"},
+                                                        {"--lr0.1", "--lr"},
+                                                        {"--momentum", "--momentum-start"},
+                                                        {"--wd", ""},      // initials of two
+                                                        {"--gpus", ""},    // not --eps
+                                                        {"--output", ""},  // not --cutout
+                                                        {"--rate", ""},
                                                         {"--", ""},
                                                         {"-x", ""}})
     EXPECT_EQ(app::similar_option(cli, word), meant) << word;
@@ -159,8 +187,10 @@ TEST_F(Programs, RefuseACollectiveOfGpusOnTheCpu) {
 
 TEST_F(Programs, CheckOnlyAGpuThatIsThere) {
   expect_refusal(run_command(kTrain + " --self-check only --device cpu"), 2, "--self-check compares GPUs");
-  if (!cuda::unusable().empty())
-    expect_refusal(run_command(kTrain + " --self-check only"), 6, cuda::unusable() + "; use --device cpu");
+  if (cuda::unusable().empty()) return;
+  const Outcome refused = run_command(kTrain + " --self-check only");
+  expect_refusal(refused, 6, "CUDA cannot be used: " + cuda::unusable() + "; start it on a node with a GPU");
+  EXPECT_EQ(refused.output.find("--device cpu"), std::string::npos) << "this is refused: " << refused.output;
 }
 
 TEST_F(Programs, RefuseOptionsThatMakeNoSense) {
@@ -288,9 +318,26 @@ TEST_F(Programs, RefuseNumbersOutOfRange) {
 
 TEST_F(Programs, NameTheWordThatTheyDoNotKnowOrMiss) {
   expect_refusal(run_command(kBench + " foo"), 2, "'foo'");
-  expect_refusal(run_command(kBench), 2, "subcommand");
+  expect_refusal(run_command(kBench), 2,
+                 "the command is missing: step, allreduce, links or ways; example: cifar_mpi_bench step; see "
+                 "--help");
   expect_refusal(run_command(kBench + " step foo"), 2, "foo");
   expect_refusal(run_command(kTrain + " foo"), 2, "foo");
+  const std::string pack =
+      "; example: cifar_mpi_pack --from cifar-10-batches-bin --out data/cifar10.h5; see --help";
+  expect_refusal(run_command(kPack + " --synthetic 8"), 2, "pack: --out is missing" + pack);
+  expect_refusal(run_command(kPack + " --out " + file("never.h5")), 2,
+                 "pack: --from, --from-png, --from-folder or --synthetic is missing" + pack);
+  expect_refusal(run_command(kPack + " --synthetic 8 --from x --out " + file("never.h5")), 2,
+                 "pack: --from and --synthetic cannot be combined");
+  expect_refusal(run_command(kTrain + " --lr"), 2, "train: --lr has no value; see --help");
+  for (const char* value : {"maybe", "5", "99999999999999999999"})
+    expect_refusal(run_command(kTrain + " --share-gpus=" + value), 2,
+                   std::string("--share-gpus must be true or false, not '") + value + "'; see --help");
+  EXPECT_EQ(run_command(kTrain + " --share-gpus=true --print-config").code, 0);
+  expect_refusal(run_command(kBench + " step --share-gpus=maybe"), 2, "--share-gpus must be true or false");
+  expect_refusal(run_command(kBench + " step --device gpu"), 2,
+                 "--device: must be one of auto, cpu, cuda, not 'gpu'");
   expect_refusal(run_command(kTrain + " --seed= 5"), 2, "--seed= has no value");
   expect_refusal(run_command(kTrain + " --config= --print-config"), 2, "--config= has no value");
   expect_refusal(run_command(kPack + " --from \"\" --out " + file("never.h5")), 2, "--from");

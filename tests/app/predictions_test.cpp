@@ -128,7 +128,7 @@ TEST_F(Programs, RefuseOptionsOfEvaluationThatHaveNoEffect) {
     expect_refusal(run_command(eval + task + data()), 2, "--data names a dataset" + why);
   }
   for (const std::string task : {"", " --predict a.png", " --export-onnx a.onnx"})
-    expect_refusal(run_command(eval + task + " --interval 2"), 2, "--interval requires --watch");
+    expect_refusal(run_command(eval + task + " --interval 2"), 2, "--interval needs --watch");
   for (const std::string option : {" --device cpu", " --precision fp32", " --threads 1", " --batch-size 8"})
     expect_refusal(run_command(eval + option + " --export-onnx a.onnx"), 2,
                    option.substr(1, option.find(' ', 1) - 1));

@@ -22,7 +22,8 @@ TEST_F(ReportProgram, TellsOfARunAndWritesItsPage) {
 
 TEST_F(ReportProgram, EndsWithTheCodeOfWhatIsWrong) {
   ASSERT_EQ(run_command("mkdir -p " + file("bare") + " && echo 0 done > " + file("bare/exit")).code, 0);
-  expect_refusal(run_command(kReport), 2, "run-dir is required");
+  expect_refusal(run_command(kReport), 2,
+                 "run-dir is missing; example: cifar_mpi_report runs/tutorial; see --help");
   expect_refusal(run_command(kReport + " " + file("nowhere")), 4, "nowhere does not exist");
   expect_refusal(run_command(kReport + " " + file("small.h5")), 4, "is not a folder");
   expect_refusal(run_command(kReport + " " + file("bare") + " --html " + file("none/page.html")), 5,

@@ -163,6 +163,22 @@ TEST(ChangedKernels, NamesTheFirstAndCountsTheOthers) {
             std::string::npos);
 }
 
+TEST(ChangedKernels, CompareTheSizesOfImagesThatBothRunsReach) {
+  const std::string whole = "conv1: jit\npool: own\n", small = "24x24 conv1: jit\n24x24 pool: own\n";
+  const std::string earlier = "images of 24x24:\nconv1: jit\npool: own\n";
+  EXPECT_EQ(changed_kernels(whole + earlier, whole + small), "") << "the form of earlier versions";
+  EXPECT_EQ(changed_kernels(whole + earlier + "images of 28x28:\nconv1: fft\n", whole + small), "");
+  EXPECT_EQ(changed_kernels(whole + small, whole), "");
+  EXPECT_EQ(changed_kernels(whole, whole + small), "");
+  for (const std::string& then : {earlier, small}) {
+    EXPECT_NE(changed_kernels(whole + then, whole + "24x24 conv1: jit\n24x24 pool: dnnl\n28x28 conv1: fft\n")
+                  .find("has \"24x24 pool: dnnl\", but the checkpoint was made with \"24x24 pool: own\":"),
+              std::string::npos)
+        << then;
+  }
+  EXPECT_NE(changed_kernels("conv1: fft\n" + earlier, whole + small), "");
+}
+
 // Another number of ranks.
 
 struct Leg {

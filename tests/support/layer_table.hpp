@@ -207,57 +207,31 @@ inline std::vector<LayerCase> batch_norms() {
     }
     if (batch <= 7) all.push_back({batch, in, {norm, Relu{}}, {Values::nan, 16.0, 2.0, grad_units}});
   }
+  const Terms noise{
+      .values = Values::noise, .fp32_units = 16.0, .short_units = 2.0, .grad_units = 32.0, .middle = 0.3};
   BatchNorm unscaled = norm;
   unscaled.with_scale = false;
   for (const std::vector<model::Layer>& layers :
        {std::vector<model::Layer>{unscaled}, {unscaled, Relu{}}, {unscaled, Add{"sum"}, Relu{}}}) {
-    all.push_back({7, {5, 4, 24}, layers, {Values::noise, 16.0, 2.0, 32.0, 0.0, 0.3}});
+    all.push_back({7, {5, 4, 24}, layers, noise});
   }
+  Terms synced = noise, synced_nan = noise;
+  synced.synced = synced_nan.synced = true;
+  synced_nan.values = Values::nan, synced_nan.middle = 0.0;
   for (const auto& [batch, in] :
        {std::pair{37, Extent{1, 1, 5}}, {7, {10, 10, 16}}, {11, {10, 10, 72}}, {3, {13, 1, 130}}}) {
     for (const std::vector<model::Layer>& layers :
-         {std::vector<model::Layer>{norm}, {norm, Relu{}}, {norm, Add{"sum"}, Relu{}}, {unscaled, Relu{}}}) {
-      all.push_back({batch,
-                     in,
-                     layers,
-                     {.values = Values::noise,
-                      .fp32_units = 16.0,
-                      .short_units = 2.0,
-                      .grad_units = 32.0,
-                      .middle = 0.3,
-                      .synced = true}});
-    }
-    all.push_back({batch,
-                   in,
-                   {norm, Relu{}},
-                   {.values = Values::nan,
-                    .fp32_units = 16.0,
-                    .short_units = 2.0,
-                    .grad_units = 32.0,
-                    .synced = true}});
+         {std::vector<model::Layer>{norm}, {norm, Relu{}}, {norm, Add{"sum"}, Relu{}}, {unscaled, Relu{}}})
+      all.push_back({batch, in, layers, synced});
+    all.push_back({batch, in, {norm, Relu{}}, synced_nan});
   }
-  all.push_back({11,
-                 {10, 10, 24},
-                 {norm, Relu{}},
-                 {.values = Values::noise,
-                  .fp32_units = 16.0,
-                  .short_units = 2.0,
-                  .grad_units = 32.0,
-                  .middle = 0.3,
-                  .first = true,
-                  .synced = true}});
+  for (Terms terms : {noise, synced}) {
+    terms.first = true;
+    all.push_back({11, {10, 10, 24}, {norm, Relu{}}, terms});
+  }
   BatchNorm frozen = norm;
   frozen.frozen = true;
-  all.push_back({11, {10, 10, 24}, {frozen, Relu{}}, {Values::noise, 16.0, 2.0, 32.0, 0.0, 0.3}});
-  all.push_back({11,
-                 {10, 10, 24},
-                 {norm, Relu{}},
-                 {.values = Values::noise,
-                  .fp32_units = 16.0,
-                  .short_units = 2.0,
-                  .grad_units = 32.0,
-                  .middle = 0.3,
-                  .first = true}});
+  all.push_back({11, {10, 10, 24}, {frozen, Relu{}}, noise});
   // x − mean is exact except for the rounding of the mean, relative to its own size
   all.push_back({11,
                  {10, 10, 24},

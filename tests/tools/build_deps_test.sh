@@ -92,7 +92,7 @@ NamesEverythingThatItDoesNotBuild() {
   says 'the C++ compiler compiler does not compile C++20 as GCC 12 does: load'
   CXX=/nowhere/c++ ends_with 69 "$script"
   says 'the C++ compiler /nowhere/c++ was not found'
-  ends_with 2 "$script" boost
+  ends_with 2 "$script" --prefix="$here/a=b" boost
   says "'boost' is neither onednn nor googletest"
 }
 

@@ -261,6 +261,8 @@ RemovesItsFilesWhenStopped() {
 RefusesAnUnknownOption() {
   ends_with 2 "$fetch" --form from
   says "unknown option '--form'"
+  ends_with 2 "$fetch" --out=out --form=from
+  says "unknown option '--form'"
 }
 
 "$1"

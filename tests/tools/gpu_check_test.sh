@@ -34,6 +34,8 @@ ExplainsItself() {
   ends_with 2 "$root/tools/gpu_check" --fast
   says "unknown option '--fast'"
   ends_with 2 "$root/tools/gpu_check" --steps
+  ends_with 2 "$root/tools/gpu_check" --quick --steps=
+  says '--steps needs a value'
 }
 
 SaysThatThereIsNoGpu() {

@@ -252,7 +252,7 @@ TrainsARecipeInARunOfItsOwn() {
   ends_with 0 "$clone/tools/quickstart"
   cp "$clone/runs/quickstart/summary.txt" tutorials
   : >"$calls"
-  ends_with 0 "$clone/tools/quickstart" --recipe fast94 --ranks 4
+  ends_with 0 "$clone/tools/quickstart" --recipe=fast94 --ranks=4
   grep -qxF "cifar_mpi_train --data $clone/data/cifar10.h5 --run-dir $clone/runs/quickstart_fast94 --model fast94" "$calls" ||
     fail "trained: $(grep train "$calls")"
   grep -q '^cifar_mpi_eval .*/runs/quickstart_fast94/.* --views 6$' "$calls" || fail "evaluated: $(grep eval "$calls")"

@@ -60,6 +60,21 @@ ChecksGpusAndNothingElse() {
   ! grep -qE 'requeue|cifar_mpi_report' "$calls" || fail "called: $(cat "$calls")"
 }
 
+SaysOutsideSlurmHowToStartTheSame() {
+  local file
+  unset SLURM_JOB_ID
+  for file in "$root"/jobs/*.slurm; do
+    file=$(basename "$file" .slurm)
+    ends_with 2 bash "$root/jobs/$file.slurm" --help
+    says "$file: this file is for Slurm: sbatch jobs/$file.slurm; without Slurm: "
+    [ "$(wc -l <said)" = 1 ] || fail 'it says more than one sentence'
+    case $file in self_check) says '--self-check only' ;; study) says 'tools/study' ;; *) says 'mpirun' ;; esac
+  done
+  ends_with 2 bash "$root/jobs/run.sh"
+  says 'run.sh: the job files source this file; submit one of them'
+  [ ! -s "$calls" ] || fail "called: $(cat "$calls")"
+}
+
 StopsWhereNoLauncherIsThere() {
   ends_with 10 job
   says 'there is no mpirun here'

@@ -14,6 +14,8 @@ needs_namespaces() {
 RefusesNonsense() {
   ends_with 2 "$shaped_nodes" --nodes 1 -- true
   says --nodes
+  ends_with 2 "$shaped_nodes" --rate=1gbit --nodes=1 -- true --rate=x
+  says "--nodes must be a whole number from 2 to 99, not '1'"
   ends_with 2 "$shaped_nodes" --ranks 0 -- true
   ends_with 2 "$shaped_nodes" --rate fast -- true
   ends_with 2 "$shaped_nodes" --ranks

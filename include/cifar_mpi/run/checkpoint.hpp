@@ -106,6 +106,10 @@ void write_checkpoint(const DirectoryEntry& file, const Checkpoint& checkpoint);
 /// not match the file's `content_hash` or has no tensors or no identity. Reads versions 2 (only sgd) and 3.
 Checkpoint read_checkpoint(const InputFile& file);
 
+/// For a file that the user named: throws Error{checkpoint}, with what to name instead, if it cannot be opened or is none of
+/// these versions.
+void require_checkpoint(const InputFile& named);
+
 /// The test accuracy in a checkpoint's provenance; empty if it has none, has one of another number of `views`
 /// (0: any will do), or cannot be read.
 std::optional<double> recorded_test_accuracy(const InputFile& file, int views = 0);
