@@ -25,7 +25,7 @@
 ///   after-rename:R:N    the same, right after it
 ///   lock:R:0            waits forever just before it takes the lock of a run directory
 ///   slow:R:N            every call of oneDNN takes N milliseconds longer
-///   slower:R:N          N % of the processor time is lost, as on a processor with a lower clock
+///   slower:R:N          N % of the main thread's time is lost, as on a processor with a lower clock
 ///   hang:R:N            the N-th call of oneDNN does not return
 ///   bit:R:N             the last bit of a number flips in the weight gradient that the N-th such call of oneDNN wrote
 ///   clock:R:N           every N-th reading of the wall clock is of the year 2001, and the next is a day ahead
@@ -65,20 +65,20 @@ int lines_in(const std::string& path) {
   }).detach();
 }
 
-double processor_seconds() {
+double thread_seconds() {
   timespec time{};
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-/// Spins for the lost share of the processor time since its last return.
+/// Spins for the lost share of the thread's processor time since its last return.
 void lose_time(int) {
-  static double returned = 0.0;
-  const double begin = processor_seconds();
+  static thread_local double returned = 0.0;
+  const double begin = thread_seconds();
   const double lost = (begin - returned) * fault().when / (100.0 - fault().when);
-  while (processor_seconds() < begin + lost) {
+  while (thread_seconds() < begin + lost) {
   }
-  returned = processor_seconds();
+  returned = thread_seconds();
 }
 
 [[gnu::constructor]] void slow_down() {
@@ -86,9 +86,10 @@ void lose_time(int) {
   struct sigaction action {};
   action.sa_handler = lose_time;
   action.sa_flags = SA_RESTART;
-  sigaction(SIGPROF, &action, nullptr);
+  sigaction(SIGALRM, &action, nullptr);
+  // A timer of processor time would make the kernel update the process's clock at ticks alone.
   constexpr itimerval kEvery{{0, 10000}, {0, 10000}};
-  setitimer(ITIMER_PROF, &kEvery, nullptr);
+  setitimer(ITIMER_REAL, &kEvery, nullptr);
 }
 
 }  // namespace
