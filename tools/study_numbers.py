@@ -9,6 +9,7 @@ SMALLEST = 6  # of fewer values, the range from least to most is no 95 % interva
 # median of the other nodes before it is named.
 NODE_METRICS = {"images_per_s": ("images/s", True, 0.05), "peak_gflops": ("GFLOP/s", True, 0.05),
                 "copy_gb_s": ("GB/s", True, 0.1), "sum_us": ("us", False, 0.3)}
+LESS_PROCESSOR = 0.05  # the share by which a node's part of the processor time must be less than the others' before it is named
 SLOW_LINK = 0.7  # of the links' usual bandwidth
 
 
@@ -101,23 +102,42 @@ def judge_bits(lines, problems):
         problems.append(f"The nodes use {len(plans)} different kernel plans, so their bits are compared within each plan alone.")
 
 
+def rounds_of(lines, name):
+    """{round: {node: value}} of what the lines have."""
+    values = defaultdict(dict)
+    for line in lines:
+        if line["result"].get(name) is not None:
+            values[line["round"]][line["node"]] = line["result"][name]
+    return values
+
+
+def per_processor(values, shares):
+    """Speeds as if each rank had its processors alone; unchanged where the shares of a round are not known."""
+    return {round_: {node: value / shares[round_][node] for node, value in row.items()}
+            if row.keys() <= shares.get(round_, {}).keys() else row for round_, row in values.items()}
+
+
 def judge_nodes(lines, problems, metrics):
     nodes = {}
     judge_bits(lines, problems)
     for line in lines:
         nodes.setdefault(line["node"], {"bits": line["result"]["bits"], "backend": line["result"]["backend"]})
+    shares, busy = rounds_of(lines, "processor_share"), set()
+    for node, ratios in relative(shares, True).items():
+        nodes[node]["processor_share"] = interval([row[node] for row in shares.values() if node in row])
+        if is_worse(ratios, LESS_PROCESSOR):
+            busy.add(node)
+            problems.append(f"{node} gets {percent(1 - statistics.median(ratios))} less processor time than the median of the other nodes, "
+                            f"in each of {len(ratios)} rounds: other work or a limit takes it. End that, and measure again.")
     for name, (unit, better, margin) in NODE_METRICS.items():
-        values = defaultdict(dict)
-        for line in lines:
-            if line["result"].get(name) is not None:
-                values[line["round"]][line["node"]] = line["result"][name]
-        ratios = relative(values, better)
+        values = rounds_of(lines, name)
+        ratios = relative(per_processor(values, shares) if name == "images_per_s" else values, better)
         for node in nodes:
             own = [row[node] for row in values.values() if node in row]
             if not own:
                 continue
             nodes[node][name] = metrics[f"node {node}: {name}"] = {"unit": unit, **interval(own)}
-            if is_worse(ratios[node], margin):
+            if is_worse(ratios[node], margin) and not (name == "copy_gb_s" and node in busy):  # other work takes the memory, too
                 problems.append(f"{node} is {percent(1 - statistics.median(ratios[node]))} worse than the median of the other nodes in "
                                 f"{name} ({unit}), and worse in each of {len(ratios[node])} rounds.")
     return nodes
@@ -283,7 +303,7 @@ def summarize(settings, lines):
         newest[line["key"]] = line
     good = [line for line in newest.values() if "result" in line]
     good.sort(key=lambda line: [settings["hosts"].index(node) for node in line["nodes"]] if line["part"] in ("node", "pair") else [])
-    part = {name: [line for line in good if line["part"] == name] for name in ("node", "pair", "sums", "scaling", "accuracy")}
+    part = {name: [line for line in good if line["part"] == name] for name in ("node", "pair", "sums", "links", "scaling", "accuracy")}
     problems = [line["error"] for line in newest.values() if "error" in line]
     metrics = {}
     steps = [line["result"] for line in part["node"] + part["scaling"]]
@@ -292,7 +312,8 @@ def summarize(settings, lines):
              "lost": [line["node"] for line in newest.values() if line["part"] == "lost" and "error" in line],
              "nodes": judge_nodes(part["node"], problems, metrics),
              "pairs": judge_pairs(part["pair"], settings["hosts"], problems, metrics),
-             "sums": judge_sums(part["sums"], problems, metrics), "scaling": judge_scaling(part["scaling"], settings, metrics),
+             "sums": judge_sums(part["sums"], problems, metrics), "links": part["links"][-1]["result"] if part["links"] else None,
+             "scaling": judge_scaling(part["scaling"], settings, metrics),
              "accuracy": judge_accuracy(part["accuracy"], settings, metrics), "energy": judge_energy(part["accuracy"], metrics)}
     study.update(problems=problems, metrics=metrics)
     study["paragraph"] = paragraph(study)

@@ -18,8 +18,8 @@ def tables(study):
     """Of each part: its title, the heads of its columns, its rows; all but the first column are numbers or short."""
     found = []
     if study["nodes"]:
-        heads = {"images_per_s": "images/s", "peak_gflops": "GFLOP/s of one rank", "copy_gb_s": "copy, GB/s",
-                 "sum_us": "all-reduce of 4 MiB, us"}
+        heads = {"images_per_s": "images/s", "processor_share": "share of the processor", "peak_gflops": "GFLOP/s of one rank",
+                 "copy_gb_s": "copy, GB/s", "sum_us": "all-reduce of 4 MiB, us"}
         names = [name for name in heads if any(name in node for node in study["nodes"].values())]
         found.append(("Nodes", ["node"] + [heads[name] for name in names] + ["bits"],
                       [[node] + [spread(row[name]) if name in row else "-" for name in names] + [row["bits"]]

@@ -233,8 +233,9 @@ class Study:
         def with_sum(_):
             step = read(_)[0]
             result = {name: step[name] for name in ("program", "backend", "kernels", "bits")}
-            for name in ("images_per_s", "peak_gflops", "copy_gb_s"):
-                result[name] = step[name][1]
+            for name in ("images_per_s", "processor_share", "peak_gflops", "copy_gb_s"):
+                if name in step:  # a GPU's speed does not depend on its share of processors
+                    result[name] = step[name][1]
             if self.args.ranks > 1:
                 summing, read_sum = self.json_of(f"node sum {node}", self.sums("4M", "auto"))
                 self.launcher.run([node], summing, None, self.args.timeout)

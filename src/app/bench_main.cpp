@@ -71,6 +71,7 @@ void print_limit(const Log& log, const bench::StepBenchmark& b, const Unit& unit
     log.info(fmt::format("nominal rate:       {:.2f} TFLOP/s   ({:.1f} MFLOP per image and step)",
                          1e-12 * b.nominal_flops * b.batch_size / b.step_s.median, 1e-6 * b.nominal_flops));
   } else {
+    print_spread(log, "processor, %", b.processor_share, 100.0, "   (of a rank's threads)");
     print_spread(log, "FMA limit, GFLOP/s", b.peak_flops, 1e-9, "   (one rank, fp32)");
     print_spread(log, "copy, GB/s", b.copy_rate, 1e-9, "   (memory, read and written, one rank)");
     log.info(fmt::format(
@@ -143,6 +144,7 @@ std::string to_json(const bench::StepBenchmark& b) {
       report::json_text(b.kernels), b.bits, b.ranks, b.batch_size);
   text += list("step_ms", b.step_s, 1e3) + list("images_per_s", b.images_per_s, 1.0) +
           list("peak_gflops", b.peak_flops, 1e-9) + list("copy_gb_s", b.copy_rate, 1e-9);
+  if (!ran_on_gpu(b)) text += list("processor_share", b.processor_share, 1.0);
   if (b.ranks > 1)
     text += list("alone_ms", b.alone_s, 1e3) + list("blocking_ms", b.blocking_s, 1e3) +
             list("exposed_ms", b.exposed_s, 1e3);

@@ -28,7 +28,7 @@ int main(int argc, char** argv) {
   auto* const link_option =
       cli.add_option("--link", link, "Latency and bandwidth between nodes: 20us,10gbit")->needs(forecast);
   auto* const links_option =
-      cli.add_option("--links", links, "File of cifar_mpi_bench links --json, instead of --link")
+      cli.add_option("--links", links, "Links of study.json, or of cifar_mpi_bench links --json")
           ->needs(forecast);
   link_option->excludes(links_option);
   app::add_help(cli,

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <ctime>
 #include <span>
 #include <utility>
 
@@ -86,6 +87,26 @@ void require_applied(const BenchmarkRun& run, const Variants& variants) {
                                           counted + 1, " of ", done, " on"));
 }
 
+/// Of all threads of this process so far.
+double processor_seconds() {
+  timespec time{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+/// The time since its construction, and how much of it the processor gave to this process.
+class Stopwatch {
+ public:
+  double seconds() const { return steady_seconds() - begin_; }
+  double processor_share(int threads) const {
+    return (processor_seconds() - processor_begin_) / (threads * seconds());
+  }
+
+ private:
+  double begin_ = steady_seconds();
+  double processor_begin_ = processor_seconds();
+};
+
 /// Seconds per step over `steps` steps, `together` of them in each launch, of the slowest rank.
 double time_steps(const comm::World& world, engine::Runner& step, int steps, int together = 1) {
   world.barrier();
@@ -167,15 +188,17 @@ void measure(const StepBenchmarkConfig& config, BenchmarkRun& run, Variants& var
   const int steps = launches * together;
   const std::vector<double> before = step.task_seconds();
   const std::vector<StepBenchmark::Row> rows = rows_of(step.program());
-  std::vector<double> step_times, images_per_s, products, copies, shares, in_a_row_s, alone_s, blocking_s,
-      exposed_s;
+  std::vector<double> step_times, processor, images_per_s, products, copies, shares, in_a_row_s, alone_s,
+      blocking_s, exposed_s;
   for (int round = 0; round < config.rounds; ++round) {
     world.barrier();
     const engine::RooflineLimits mine =
         measure_limits(run.plan.config.precision, run.plan.config.threads, 0.05);
     products.push_back(least(world.gather(mine.flops)));
     copies.push_back(least(world.gather(mine.bytes)));
+    const Stopwatch watch;
     step_times.push_back(time_steps(world, step, steps, together));
+    processor.push_back(least(world.gather(watch.processor_share(run.plan.config.threads))));
     images_per_s.push_back(static_cast<double>(run.plan.sizes.global_batch) / step_times.back());
     shares.push_back(floor_s(rows, {products.back(), copies.back()}) / step_times.back());
     if (variants.in_a_row) in_a_row_s.push_back(time_steps(world, *variants.in_a_row, steps, together));
@@ -185,6 +208,7 @@ void measure(const StepBenchmarkConfig& config, BenchmarkRun& run, Variants& var
     exposed_s.push_back(step_times.back() - alone_s.back());
   }
   result.step_s = spread_of(step_times);
+  result.processor_share = spread_of(processor);
   result.images_per_s = spread_of(images_per_s);
   result.peak_flops = spread_of(products);
   result.copy_rate = spread_of(copies);

@@ -40,6 +40,32 @@ std::vector<std::string_view> words_of(std::string_view text) {
   return words;
 }
 
+/// The value of a member of the outermost object, as text; empty if there is none. It skips all else unread:
+/// a study has lists of texts and many members, which JsonObject refuses.
+std::string_view member_text(std::string_view json, std::string_view name) {
+  int depth = 0;
+  std::size_t begin = json.npos;
+  std::string_view key;
+  for (std::size_t i = 0; i < json.size(); ++i) {
+    const char c = json[i];
+    if (c == '"') {
+      const std::size_t open = i + 1;
+      for (i = open; i < json.size() && json[i] != '"';) i += json[i] == '\\' ? 2 : 1;
+      if (depth == 1 && begin == json.npos) key = json.substr(open, std::min(i, json.size()) - open);
+    } else if (c == '{' || c == '[') {
+      ++depth;
+    } else if (depth == 1 && begin != json.npos && (c == ',' || c == '}')) {
+      return json.substr(begin, i - begin);
+    } else if (c == '}' || c == ']') {
+      --depth;
+    } else if (c == ':' && depth == 1 && key == name && begin == json.npos) {
+      begin = json.find_first_not_of(" \t\r\n", i + 1);
+      i = std::min(begin, json.size()) - 1;
+    }
+  }
+  return {};
+}
+
 bool positive(double value) { return value > 0.0 && std::isfinite(value); }
 
 }  // namespace
@@ -81,14 +107,24 @@ Links parse_links(const std::string& text) {
 }
 
 Links read_links(const std::string& path) {
-  const auto refuse = [&](const std::string& what) {
-    throw Error(ErrorKind::usage, concat("--links ", path, ": ", what,
-                                         "; write it with cifar_mpi_bench links --json on the cluster"));
+  const auto refuse = [&](const std::string& what,
+                          const std::string& remedy =
+                              "write it with cifar_mpi_bench links --json or tools/study on the cluster") {
+    throw Error(ErrorKind::usage, concat("--links ", path, ": ", what, "; ", remedy));
   };
-  const auto file = read_small_file(DirectoryEntry(path), 1 << 20);
-  if (!file || !file->readable) refuse("no such file, or it is larger than 1 MiB");
+  const auto file = read_small_file(DirectoryEntry(path), 64 << 20);
+  if (!file || !file->readable) refuse("no such file, or it is larger than 64 MiB");
+  std::string_view text = file->content;
+  if (member_text(text, "format") == "\"cifar_mpi study\"") {
+    if (const auto version = member_text(text, "version"); version != "2")
+      refuse(concat("a study of version ", version, ", not 2"), "rerun its command to write it anew");
+    text = member_text(text, "links");
+    if (text.empty()) refuse("the study has no links", "rerun its command to write it anew");
+    if (text == "null")
+      refuse("the study measured no links between nodes", "run its part links on two or more nodes");
+  }
   report::JsonObject object;
-  if (const std::string problem = object.parse(file->content); !problem.empty()) refuse(problem);
+  if (const std::string problem = object.parse(text); !problem.empty()) refuse(problem);
   if (object.text("format") != "cifar_mpi links" || object.number("version") != 1.0)
     refuse("not a file of links in format version 1");
   Links links{.message = {},

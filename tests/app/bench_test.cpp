@@ -165,8 +165,8 @@ TEST_F(Bench, WritesTheStepOfEachBatchSizeAsJson) {
     const std::string bits = "bits of the first two steps: " + object.text("bits") + "\n";
     EXPECT_EQ(test::count_lines_with(outcome.output, bits.substr(0, bits.size() - 1)), 1)
         << bits << outcome.output;
-    for (const char* name :
-         {"step_ms", "images_per_s", "peak_gflops", "copy_gb_s", "alone_ms", "blocking_ms"}) {
+    for (const char* name : {"step_ms", "images_per_s", "processor_share", "peak_gflops", "copy_gb_s",
+                             "alone_ms", "blocking_ms"}) {
       const auto values = object.numbers(name);
       ASSERT_EQ(values.size(), 3u) << name;
       EXPECT_TRUE(0.0 < values[0] && values[0] <= values[1] && values[1] <= values[2])
@@ -239,7 +239,9 @@ TEST_F(Bench, MeasuresAStudyOfEmulatedNodes) {
        {"node node2: copy_gb_s", "pair node1 - node2: bandwidth", "all-reduce ring, 4096 bytes",
         "strong scaling, 2 nodes", "weak scaling, 1 nodes", "time to the target"})
     EXPECT_NE(json.find(concat('"', metric, '"')), std::string::npos) << metric << " in " << json;
-  EXPECT_GT(forecast::read_links(out + "/links.json").bytes_per_s, 0.0);
+  EXPECT_GT(forecast::read_links(out + "/study.json").bytes_per_s, 0.0);
+  EXPECT_EQ(forecast::read_links(out + "/study.json").message,
+            forecast::read_links(out + "/links.json").message);
   EXPECT_NE(read_file(out + "/accuracy/seed_1/dawnbench.tsv").find("top1Accuracy\n"), std::string::npos);
 }
 

@@ -1,5 +1,6 @@
 #include <dlfcn.h>
 #include <mpi.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -24,6 +25,7 @@
 ///   after-rename:R:N    the same, right after it
 ///   lock:R:0            waits forever just before it takes the lock of a run directory
 ///   slow:R:N            every call of oneDNN takes N milliseconds longer
+///   slower:R:N          N % of the main thread's time is lost, as on a processor with a lower clock
 ///   hang:R:N            the N-th call of oneDNN does not return
 ///   bit:R:N             the last bit of a number flips in the weight gradient that the N-th such call of oneDNN wrote
 ///   clock:R:N           every N-th reading of the wall clock is of the year 2001, and the next is a day ahead
@@ -61,6 +63,33 @@ int lines_in(const std::string& path) {
     while (lines_in(path) < fault().when) usleep(1000);
     _exit(3);
   }).detach();
+}
+
+double thread_seconds() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+/// Spins for the lost share of the thread's processor time since its last return.
+void lose_time(int) {
+  static thread_local double returned = 0.0;
+  const double begin = thread_seconds();
+  const double lost = (begin - returned) * fault().when / (100.0 - fault().when);
+  while (thread_seconds() < begin + lost) {
+  }
+  returned = thread_seconds();
+}
+
+[[gnu::constructor]] void slow_down() {
+  if (fault().what != "slower") return;
+  struct sigaction action {};
+  action.sa_handler = lose_time;
+  action.sa_flags = SA_RESTART;
+  sigaction(SIGALRM, &action, nullptr);
+  // A timer of processor time would make the kernel update the process's clock at ticks alone.
+  constexpr itimerval kEvery{{0, 10000}, {0, 10000}};
+  setitimer(ITIMER_REAL, &kEvery, nullptr);
 }
 
 }  // namespace

@@ -43,9 +43,18 @@ TEST_F(FaultyCluster, NodeWithAFlippedBitIsNamed) {
   EXPECT_EQ(count_lines_with(outcome.output, " bits than"), 1) << outcome.output;
 }
 
-TEST_F(FaultyCluster, SlowNodeIsNamed) {
+TEST_F(FaultyCluster, NodeThatGetsLessProcessorTimeIsNamedForThat) {
   // Both mostly sleep, so that other load on the cores matters little.
   const Outcome outcome = study(2, "--parts nodes --rounds 5", "slow:0:40", "true", "slow:0:20");
+  if (outcome.code == 77) GTEST_SKIP() << outcome.output;
+  EXPECT_EQ(outcome.code, 3) << outcome.output;
+  EXPECT_EQ(count_lines_with(outcome.output, "less processor time than the median"), 1) << outcome.output;
+  EXPECT_EQ(count_lines_with(outcome.output, "  node2 gets "), 1) << outcome.output;
+  EXPECT_EQ(count_lines_with(outcome.output, "in images_per_s"), 0) << outcome.output;
+}
+
+TEST_F(FaultyCluster, SlowNodeIsNamed) {
+  const Outcome outcome = study(2, "--parts nodes --seconds 0.4", "slower:0:50");
   if (outcome.code == 77) GTEST_SKIP() << outcome.output;
   EXPECT_EQ(outcome.code, 3) << outcome.output;
   EXPECT_EQ(count_lines_with(outcome.output, "  node2 is "),

@@ -159,5 +159,38 @@ TEST(Links, AreInterpolatedBetweenMeasuredLengths) {
   EXPECT_NE(refusal([&] { read_links(path + "x"); }).find("no such file"), std::string::npos);
 }
 
+TEST(Links, AreReadFromAStudy) {
+  const TempDir dir;
+  const std::string path = dir.path() + "/study.json";
+  const auto write = [&](int version, const std::string& links) {
+    std::ofstream(path) << "{\n \"format\": \"cifar_mpi study\",\n \"version\": " << version
+                        << ",\n \"settings\": {\"hosts\": [\"a\", \"}\\\"links\"], \"links\": 1},\n"
+                        << " \"pairs\": [[{\"links\": 2}]]" << links << ",\n \"paragraph\": \"\"\n}\n";
+  };
+  const auto links = [](const std::string& bandwidth) {
+    return R"(, "links": {"format": "cifar_mpi links", "version": 1, "bandwidth_gbit_s": )" + bandwidth +
+           R"(, "memory_gb_s": 5, "message_bytes": [4, 1004], "message_us": [10, 20]})";
+  };
+  write(2, links("8"));
+  const Links read = read_links(path);
+  EXPECT_EQ(read.message.size(), 2u);
+  EXPECT_NEAR(read.message[1].second, 20e-6, 1e-12);
+  EXPECT_EQ(read.bytes_per_s, 1e9);
+  EXPECT_EQ(read.memory_bytes_per_s, 5e9);
+  for (const auto& [version, part, text] :
+       {std::tuple(3, links("8"), "a study of version 3, not 2; rerun its command"),
+        std::tuple(2, std::string(), "the study has no links; rerun its command"),
+        std::tuple(2, std::string(", \"links\": null"),
+                   "measured no links between nodes; run its part links"),
+        std::tuple(2, links("0"), "a bandwidth is not above zero"),
+        std::tuple(2, std::string(", \"links\": {\"format\""), "--links ")}) {
+    write(version, part);
+    EXPECT_NE(refusal([&] { read_links(path); }).find(text), std::string::npos)
+        << refusal([&] { read_links(path); });
+  }
+  std::ofstream(path) << R"({"format": "other", "version": 2})";
+  EXPECT_NE(refusal([&] { read_links(path); }).find("not a file of links"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace cifar_mpi::forecast

@@ -8,7 +8,7 @@ command -v python3 >/dev/null || { echo 'no python3 here'; exit 77; }
 study=$root/tools/study
 
 # Programs that compute 100 images/s per node with a spread of 1 %, on links of 10 Gbit/s. The folder `faults` changes them:
-# NODE.slow (a factor), NODE.slow_once, NODE.bits, NODE.link (Gbit/s), A+B.link, NODE.dead, compute (communication costs nothing), wrong
+# NODE.slow (a factor), NODE.slow_once, NODE.share (of the processor, from LOW,HIGH), NODE.bits, NODE.link (Gbit/s), A+B.link, NODE.dead, compute (communication costs nothing), wrong
 # (elements of a sum).
 programs() {
   mkdir -p "$fake/build" faults
@@ -39,9 +39,11 @@ if sys.argv[1] == "step":
     batch = int(args["--batch-size"])
     cost = 0.85 if len(hosts) > 1 else 1.0
     speed = 100 * len(hosts) * cost * noise() * min(float(fault(f"{h}.slow", 1)) for h in hosts) * once(f"{hosts[0]}.slow_once")
+    share = random.uniform(*map(float, fault(f"{hosts[0]}.share", "1,1").split(",")))
+    speed *= share
     ms = 1e3 * batch * int(os.environ["RANKS"]) / speed
     lines = [{"program": "0 (test)", "backend": "cpu", "kernels": "k", "bits": fault(f"{hosts[0]}.bits", "00ab"), "ranks": int(os.environ["RANKS"]),
-              "batch_size": batch, "images_per_s": [speed] * 3, "peak_gflops": [50 * noise()] * 3, "copy_gb_s": [9 * noise()] * 3,
+              "batch_size": batch, "images_per_s": [speed] * 3, "processor_share": [share] * 3, "peak_gflops": [50 * noise()] * 3, "copy_gb_s": [9 * noise() * share] * 3,
               "step_ms": [ms] * 3, "alone_ms": [ms if os.path.exists("faults/compute") else ms * cost] * 3}]
 elif sys.argv[1] == "allreduce":
     lines = [{"algorithm": a, "bytes": 4096 * k, "median_us": 5.0 * k, "p99_us": 9.0 * k, "busbw_gb_s": 1.5, "mpi_allreduce_us": 10.0 * k,
@@ -95,7 +97,7 @@ FindsNothingOnAHealthyCluster() {
   [ "$(grep -c '"part": "scaling"' study/raw.jsonl)" = 30 ] || fail "launches: $(grep -c '"part": "scaling"' study/raw.jsonl)"
   grep -q '<h2>Weak scaling</h2>' study/study.html || fail 'the page has no table of the weak scaling'
   grep -q 'an efficiency of 8[456] %' study/study.html || fail "nothing to quote: $(json 'study["paragraph"]')"
-  [ -s study/links.json ] || fail 'there is no file of links for the forecast'
+  is 'study["links"] == json.load(open("study/links.json")), study["links"]["format"]' "(True, 'cifar_mpi links')"
 }
 
 NamesASlowNode() {
@@ -104,6 +106,20 @@ NamesASlowNode() {
   run 3 --hosts "$hosts" --parts nodes
   is 'len(study["problems"])' 1
   grep -qE '^.*node2 is 1[456] % worse than the median of the other nodes in images_per_s \(images/s\), and worse in each of 6 rounds\.' said || fail 'node2 is not named'
+}
+
+TellsOtherWorkFromASlowNode() {
+  programs
+  echo 0.6,0.7 >faults/node2.share
+  run 3 --hosts node1,node2 --parts nodes
+  is 'len(study["problems"])' 1
+  grep -qE 'node2 gets 3[0-9] % less processor time than the median of the other nodes, in each of 6 rounds: other work' said ||
+    fail 'the other work is not named'
+  # a slow node is named, although other work takes different parts of all nodes' time
+  for i in 1 2 3 4; do echo 0.3,1 >"faults/node$i.share"; done
+  echo 0.85 >faults/node3.slow
+  run 3 --hosts "$hosts" --parts nodes --out loaded
+  out=loaded is '[problem[:10] for problem in study["problems"]]' "['node3 is 1']"
 }
 
 NamesWrongSums() {

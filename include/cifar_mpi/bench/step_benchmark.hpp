@@ -44,7 +44,9 @@ struct StepBenchmark {
   /// A hash of the summed gradients of the first two steps. It depends on the kernels, the ranks and the batch; equal
   /// machines get equal ones.
   std::uint64_t bits = 0;
-  Spread step_s;        ///< seconds per step, of the slowest rank
+  Spread step_s;  ///< seconds per step, of the slowest rank
+  /// Processor time of a rank over wall time and threads, lowest rank of each round. Other work on its cores reduces it.
+  Spread processor_share;
   Spread images_per_s;  ///< over all ranks
   Spread peak_flops;    ///< ceiling of one rank, lowest rank of each round
   Spread copy_rate;     ///< bytes/s, as peak_flops
