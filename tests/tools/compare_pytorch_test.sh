@@ -67,6 +67,15 @@ RefusesNonsense() {
   run 2 --device cuda --variants no-mkldnn
   run 2 --variants nchw,fast
   says "'fast' is not one of"
+  run 2 --model fast94
+  says '--model fast94 and --data need --values'
+  run 2 --values --model tutorial
+  says '--values: needs --model fast94, on a CPU in fp32'
+  run 2 --values --model fast94 --precision bf16
+  run 2 --values --model fast94 --ranks 3
+  says '--ranks must divide 16, not be 3'
+  ends_with 2 "$compare" --values --model fast94 --bench "$here/nothing"
+  says 'cifar_mpi_train is not a program'
   ends_with 2 "$compare" --bench "$here/nothing"
   says 'cmake --build build --target cifar_mpi_bench'
 }
