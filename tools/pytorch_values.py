@@ -33,8 +33,11 @@ MODELS = {  # layers: of src/model; terms: of the longest sum of a layer; kept: 
 
 def collect(args, folder):
     """Trains and returns everything that PyTorch needs, as arrays by name."""
-    import h5py
-    import numpy as np
+    try:
+        import h5py
+        import numpy as np
+    except ImportError as error:
+        sys.exit(f"compare_pytorch: {error}; --values needs python3-h5py and python3-numpy")
 
     def run(command):
         done = subprocess.run(command, capture_output=True, text=True)

@@ -123,12 +123,16 @@ def judge_nodes(lines, problems, metrics):
     for line in lines:
         nodes.setdefault(line["node"], {"bits": line["result"]["bits"], "backend": line["result"]["backend"]})
     shares, busy = rounds_of(lines, "processor_share"), set()
+    for node in nodes:
+        own = [row[node] for row in shares.values() if node in row]
+        if own:
+            nodes[node]["processor_share"] = interval(own)
     for node, ratios in relative(shares, True).items():
-        nodes[node]["processor_share"] = interval([row[node] for row in shares.values() if node in row])
         if is_worse(ratios, LESS_PROCESSOR):
             busy.add(node)
             problems.append(f"{node} gets {percent(1 - statistics.median(ratios))} less processor time than the median of the other nodes, "
-                            f"in each of {len(ratios)} rounds: other work or a limit takes it. End that, and measure again.")
+                            f"in each of {len(ratios)} rounds: other work or a limit takes it, or threads wait for a slower core. "
+                            "End other work, and measure again; if it stays, check the cores.")
     for name, (unit, better, margin) in NODE_METRICS.items():
         values = rounds_of(lines, name)
         ratios = relative(per_processor(values, shares) if name == "images_per_s" else values, better)

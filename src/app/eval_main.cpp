@@ -256,7 +256,9 @@ InputFile open_asked(const EvalOptions& options, const comm::World& world, Direc
   const auto step = agreed(newest, world);
   if (!step) {
     InputFile file = run::open_checkpoint(options.checkpoint);
-    world.together([&] { run::require_checkpoint(file); });
+    world.together([&] {
+      if (world.rank() == 0) run::require_checkpoint(file);  // the export reads on rank 0 alone
+    });
     return file;
   }
   return run ? run::open_checkpoint(run, *step) : open_on_this_rank(options.checkpoint, *step);

@@ -79,6 +79,9 @@ std::string list(const std::vector<std::string>& names, const char* last) {
 
 /// What `app` lacks of what it requires; empty if nothing.
 std::string what_is_missing(const CLI::App& app) {
+  for (const CLI::App* command : app.get_subcommands()) {
+    if (const std::string theirs = what_is_missing(*command); !theirs.empty()) return theirs;
+  }
   for (const CLI::Option* option : app.get_options()) {
     if (option->get_required() && option->count() == 0)
       return concat(option->get_name(option->get_positional()), " is missing");
@@ -144,7 +147,9 @@ void refuse_wrong_values(const CLI::App& app, int argc, const char* const* argv)
     const std::string name = word.substr(0, equals), value = word.substr(equals + 1);
     if (value.empty()) throw Error(ErrorKind::usage, concat(word, " has no value; see --help"));
     const CLI::Option* const option = find_option(app, name);
-    if (option != nullptr && is_flag(*option) && value != "true" && value != "false")
+    const auto is_value = [&](const char* known) { return value == known; };
+    constexpr const char* kFlagValues[] = {"true", "false", "on", "off", "yes", "no", "1", "0"};
+    if (option != nullptr && is_flag(*option) && std::ranges::none_of(kFlagValues, is_value))
       throw Error(ErrorKind::usage, concat(name, " must be true or false, not '", value, "'; see --help"));
   }
 }

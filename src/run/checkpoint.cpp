@@ -207,8 +207,12 @@ void read_tensors(const hdf5::Reader& file, const std::string& group, bool runni
   }
 }
 
+bool is_checkpoint(const hdf5::Reader& file) {
+  return file.has_attribute("/", "format") && file.attribute<std::string>("/", "format") == kFormat;
+}
+
 void require_format(const hdf5::Reader& file) {
-  if (!file.has_attribute("/", "format") || file.attribute<std::string>("/", "format") != kFormat) {
+  if (!is_checkpoint(file)) {
     throw Error(ErrorKind::checkpoint,
                 concat(file.path(), " is an HDF5 file, but not a cifar_mpi checkpoint"));
   }
@@ -304,12 +308,16 @@ void write_checkpoint(const DirectoryEntry& target, const Checkpoint& checkpoint
   file.save(target);
 }
 
-void require_checkpoint(const InputFile& named) try {
-  const hdf5::Reader file(named, ErrorKind::checkpoint);
-  require_format(file);
-} catch (const Error& error) {
-  throw Error(error.kind(),
-              concat(error.what(), "; name a run directory that has a checkpoint, or the file of one"));
+void require_checkpoint(const InputFile& named) {
+  bool is_one = false;
+  try {
+    const hdf5::Reader file(named, ErrorKind::checkpoint);
+    is_one = is_checkpoint(file);
+    require_format(file);
+  } catch (const Error& error) {
+    constexpr const char* kRemedy = "; name a run directory that has a checkpoint, or the file of one";
+    throw Error(error.kind(), concat(error.what(), is_one ? "" : kRemedy));
+  }
 }
 
 Checkpoint read_checkpoint(const InputFile& opened) {

@@ -334,7 +334,8 @@ TEST_F(Programs, NameTheWordThatTheyDoNotKnowOrMiss) {
   for (const char* value : {"maybe", "5", "99999999999999999999"})
     expect_refusal(run_command(kTrain + " --share-gpus=" + value), 2,
                    std::string("--share-gpus must be true or false, not '") + value + "'; see --help");
-  EXPECT_EQ(run_command(kTrain + " --share-gpus=true --print-config").code, 0);
+  for (const char* value : {"true", "on", "0"})
+    EXPECT_EQ(run_command(kTrain + " --share-gpus=" + value + " --print-config").code, 0) << value;
   expect_refusal(run_command(kBench + " step --share-gpus=maybe"), 2, "--share-gpus must be true or false");
   expect_refusal(run_command(kBench + " step --device gpu"), 2,
                  "--device: must be one of auto, cpu, cuda, not 'gpu'");

@@ -28,6 +28,8 @@ HoldsTheProgramAgainstTheBestVariantOfEachRound() {
   says 'ratio to the best of each round    1.50 (1.50 to 1.50)'
   says 'cifar_mpi                          300 (300 to 300)   62.5 (62.5 to 62.5) % of the roofline'
   grep -q '^bench step .*--model resnet20 .*--threads 1 --precision fp32' "$calls" || fail "the program was called so: $(cat "$calls")"
+  run 0 --model fast94
+  says 'PyTorch 0.0; fast94, fp32, batch 128'
 }
 
 ComparesOnAGpu() {
@@ -67,8 +69,8 @@ RefusesNonsense() {
   run 2 --device cuda --variants no-mkldnn
   run 2 --variants nchw,fast
   says "'fast' is not one of"
-  run 2 --model fast94
-  says '--model fast94 and --data need --values'
+  run 2 --data data.h5
+  says '--data needs --values'
   run 2 --values --model tutorial
   says '--values: needs --model fast94, on a CPU in fp32'
   run 2 --values --model fast94 --precision bf16

@@ -119,7 +119,8 @@ TellsOtherWorkFromASlowNode() {
   for i in 1 2 3 4; do echo 0.3,1 >"faults/node$i.share"; done
   echo 0.85 >faults/node3.slow
   run 3 --hosts "$hosts" --parts nodes --out loaded
-  out=loaded is '[problem[:10] for problem in study["problems"]]' "['node3 is 1']"
+  # by chance a node may get less in every round; the first part of this test is about that sentence
+  out=loaded is '[problem[:10] for problem in study["problems"] if "processor time" not in problem]' "['node3 is 1']"
 }
 
 NamesWrongSums() {

@@ -1,6 +1,7 @@
 #include "cpu/fft/conv_fft.hpp"
 
 #include <algorithm>
+#include <exception>
 
 #include "cpu/parallel.hpp"
 
@@ -100,16 +101,27 @@ float* part_of(const SpectraShape& shape, float* spectra, int part) {
   return spectra + shape.floats() * static_cast<std::size_t>(part);
 }
 
-/// Calls body(piece, scratch) for each piece of the batch; `scratch` is below conv.concurrent.
+/// Calls body(piece, scratch) for each piece of the batch; `scratch` is below conv.concurrent. An error of the lane is
+/// thrown after the loop, whose bodies must not throw.
 template <class Body>
 void for_each_piece(const ConvFft& conv, Lane& lane, const Body& body) {
+  std::exception_ptr error;  // of the calling thread
   const auto run = [&](std::ptrdiff_t piece) {
     const int thread = loop_thread();
     body(static_cast<int>(piece), thread);
-    if (thread == 0) lane.make_progress();
+    if (thread != 0 || error) return;
+    try {
+      lane.make_progress();
+    } catch (...) {
+      error = std::current_exception();
+    }
   };
-  if (conv.concurrent > 1) return parallel_for(conv.pieces(), run);
-  for (int piece = 0; piece < conv.pieces(); ++piece) run(piece);
+  if (conv.concurrent > 1) {
+    parallel_for(conv.pieces(), run);
+  } else {
+    for (int piece = 0; piece < conv.pieces() && !error; ++piece) run(piece);
+  }
+  if (error) std::rethrow_exception(error);
 }
 
 /// ĝw of the slots [first, last).

@@ -214,7 +214,7 @@ std::optional<ConvFft> plan_conv_fft(const Planning& planning, const model::Conv
   // channels on 8x8 pixels, batch 128, pieces of 16 images took 1.27 times as long as pieces of 64.
   constexpr int kLeastRows = 16;
   const int rows = std::max(kLeastRows, std::min(place.in.channels, place.out.channels) / 4);
-  constexpr int kPiecesPerThread = 4;
+  constexpr int kPiecesPerThread = 8;  // fewer would leave an idle thread little to help with
   conv.samples = samples_per_piece(planning.batch, 1, conv.tiles(), rows);
   if (threads == 1) return conv;
   if (conv.pieces() >= kPiecesPerThread * threads && slowdown(conv.pieces(), threads) <= kWell) {
