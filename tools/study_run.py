@@ -30,6 +30,11 @@ def fail(text, status=2):
     sys.exit(status)
 
 
+def shortened(text, most=400):
+    """Its beginning and its end, since ssh says its error first and a program last."""
+    return text if len(text) <= most else f"{text[:most // 2]} … {text[-most // 2:]}"
+
+
 def note(text):
     print(f"study: {text}", file=sys.stderr, flush=True)
 
@@ -79,7 +84,7 @@ class Launcher:
                 self.children.discard(child)
         if child.returncode:
             own = [line for line in said.splitlines() if re.match(r"cifar_mpi_\w+: ", line)]
-            raise Failed(own[-1] if own else f"ended with {child.returncode}: {' '.join(said.split())[-300:]}", child.returncode)
+            raise Failed(own[-1] if own else f"ended with {child.returncode}: {shortened(' '.join(said.split()))}", child.returncode)
         return said
 
     def end(self, child):

@@ -42,8 +42,8 @@ TakesRecipesOfFilesAndOfModels() {
   programs
   ends_with 0 "$root/tools/accuracy" --build "$fake/build" --out fast --recipe tutorial-fast --seeds 1
   grep -q -- 'cifar_mpi_train --config .*/jobs/recipes/tutorial-fast.toml --seed 1' "$calls" || fail "training was called so: $(cat "$calls")"
-  ends_with 0 "$root/tools/accuracy" --build "$fake/build" --out out --recipe tutorial2 --seeds 1
-  grep -q -- 'cifar_mpi_train --model tutorial2 --seed 1' "$calls" || fail "training was called so: $(cat "$calls")"
+  ends_with 0 "$root/tools/accuracy" --build "$fake/build" --out out --recipe tutorial --seeds 1
+  grep -q -- 'cifar_mpi_train --model tutorial --seed 1' "$calls" || fail "training was called so: $(cat "$calls")"
 }
 
 GivesNoIntervalOfOneSeed() {
@@ -83,6 +83,8 @@ RefusesNonsense() {
   says 'no such thing'
   ends_with 2 "$root/tools/accuracy" --build "$here" --recipe fast94 --seeds 1
   says 'there is no cifar_mpi_train in'
+  ends_with 2 "$root/tools/accuracy" --recipe nosuch --seeds 1
+  says "--recipe must be one of fast94, resnet18, resnet20, tutorial, tutorial-fast, not 'nosuch'"
 }
 
 "$1"

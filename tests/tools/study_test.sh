@@ -382,6 +382,9 @@ TellsWhatFailed() {
   run 1 --hosts node1,node2 --parts nodes --rounds 2 --out memory
   says 'node node1 round=0 failed: cifar_mpi_bench: no memory is left'
   out=memory is 'study["lost"]' '[]'
+  stand_in "$fake/build/cifar_mpi_bench" <<<'echo "ssh: no route to node1"; printf "noise %.0s" {1..100}; exit 255'
+  run 1 --hosts node1,node2 --parts nodes --rounds 2 --out far
+  says 'node node1 round=0 failed: ended with 255: ssh: no route to node1'
 }
 
 EndsWhatItStartedWhenItIsEnded() {
@@ -426,6 +429,8 @@ RefusesNonsense() {
   SLURM_JOB_NODELIST='node[1-2]' run 2
   says 'scontrol does not name the hosts of the Slurm job (node[1-2]); pass them with --hosts'
   run 2 --launcher srun_or_so
+  CIFAR_MPI_LAUNCHER=slurm run 2
+  says "CIFAR_MPI_LAUNCHER must be auto, mpirun or srun, not 'slurm'"
   touch file
   run 2 --out file/study
   says 'file/study/raw.jsonl cannot be written: Not a directory'
