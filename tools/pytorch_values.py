@@ -25,6 +25,7 @@ OPTIONS = ["--global-batch", str(IMAGES), "--epochs", str(STEPS), "--augment", "
 MODELS = {  # layers: of src/model; terms: of the longest sum of a layer; kept: of the running statistics in a step
     "fast94": {"options": ["--image-size", "24x2,28x2,32", "--tail-epochs", "2", "--views", "1"], "sizes": [24, 24, 28, 28] + 4 * [32],
                "layers": 27, "terms": 2304, "kept": 0.5566, "tail": 2},
+    "resnet20": {"options": [], "sizes": STEPS * [32], "layers": 71, "terms": 576, "kept": 0.9, "tail": 0},
 }
 
 
@@ -94,7 +95,7 @@ class Network:
 
     def __init__(self, torch, weights):
         self.torch, self.F, self.w, self.statistics = torch, torch.nn.functional, weights, {}
-        self.undecided = []  # of each pooling: its output, and largest and second value of windows where rounding decides
+        self.undecided = []  # of each pooling and ReLU: its output, and largest and second value of windows where rounding decides
 
     def conv(self, x, name, stride=1, padding=1):
         w = self.w[name + "/weights"].permute(3, 2, 0, 1)
@@ -119,6 +120,9 @@ class Network:
     def pool(self, x, layers, terms):
         return self.largest(x.unfold(2, 2, 2).unfold(3, 2, 2).flatten(4), layers, terms)
 
+    def relu(self, x, layers, terms):
+        return self.largest(self.torch.stack((x, self.torch.zeros_like(x)), -1), layers, terms)
+
     def fast94(self, x):
         x = self.F.gelu(self.conv(x, "whitening", padding=0))
         for group in 1, 2, 3:
@@ -128,6 +132,19 @@ class Network:
                 x = self.conv(x, name)
                 x = self.F.silu(self.norm(self.pool(x, layers, terms) if i == 1 else x, name + "_bn", 1e-12))
         return (self.largest(x.flatten(2), 23, 2304) / 256) @ self.w["head/weights"]
+
+    def resnet20(self, x):
+        layers, channels = 2, 16
+        x = self.relu(self.norm(self.conv(x, "conv1"), "conv1_bn", 1e-5), layers, 27)
+        for stage in 1, 2, 3:
+            for block in 1, 2, 3:
+                name, outputs = f"stage{stage}_block{block}", 16 * 2 ** (stage - 1)
+                stride, terms = outputs // channels, 9 * outputs
+                y = self.relu(self.norm(self.conv(x, name + "_conv1", stride), name + "_conv1_bn", 1e-5), layers + 3, terms)
+                y = self.norm(self.conv(y, name + "_conv2"), name + "_conv2_bn", 1e-5)
+                layers, channels, more = layers + 7, outputs, outputs - channels
+                x = self.relu(y + self.F.pad(x[:, :, ::stride, ::stride], (0, 0, 0, 0, 0, more)), layers - 1, terms)
+        return x.mean((2, 3)) @ self.w["classifier/weights"] + self.w["classifier/biases"]
 
 
 class Muon:
@@ -164,7 +181,7 @@ class Step:
         self.expected, self.bounds = {}, {}
         self.differentiate(model, ranks, torch.tensor(given["images"], dtype=torch.float64), torch.tensor(given["labels"]))
         for name in self.grads:
-            self.update(name)
+            self.update(name, model == "fast94")
         for name in [n for g, n in self.old if g == "running"]:
             old, new, keep = self.old["running", name], self.statistics[name], self.facts["kept"]
             of = self.statistics[name.replace("/mean", "/variance")].sqrt() if name.endswith("/mean") else new
@@ -204,26 +221,30 @@ class Step:
         # Biases sum what weights and scales sum with factors. Where that cancels, rounding of the size of the latter remains.
         self.lengths = {n: max(float(weights[m].grad.norm()) for m in weights if m == n or (m.rsplit("/")[0] == n.rsplit("/")[0] and
                         not n.endswith("/weights"))) for n in trained}
-        decayed = ["head/weights"]  # muon's decay of hidden matrices is no part of the loss
+        # muon's decay of hidden matrices is no part of the loss
+        decayed = [n for n in trained if n in ("head/weights",) or (model == "resnet20" and n.endswith("/weights"))]
         term = sum(0.5 * DECAY * (self.old["model", n] ** 2).sum() for n in decayed)
         self.expected["loss", "cross-entropy"], self.bounds["loss", "cross-entropy"] = loss.detach()[None], self.share * math.log(10)
         self.expected["loss", "decay"], self.bounds["loss", "decay"] = term[None], 4 * EPS * float(term)
 
-    def update(self, name):
+    def update(self, name, muon):
         w, s, g, t = self.old["model", name], self.old["momentum", name], self.grads[name], self.t
         error, decay = self.share * self.lengths[name] + self.moved.get(name, 0.0), DECAY if name.endswith("/weights") else 0.0
-        hidden = name.startswith("group") and name.endswith("/weights")
-        part = 1 - 0.95 * min(1, t / (STEPS - self.facts["tail"]))
-        rate = part * (0.2255 if hidden else 832 if name == "head/weights" else 88)
-        keep = 0.655 if hidden else 0.825
+        hidden = muon and name.startswith("group") and name.endswith("/weights")
+        if muon:
+            part = 1 - 0.95 * min(1, t / (STEPS - self.facts["tail"]))
+            rate = part * (0.2255 if hidden else 832 if name == "head/weights" else 88)
+            keep = 0.655 if hidden else 0.825
+        else:
+            rate, keep = 0.1 * 0.1 ** ((t >= STEPS // 2) + (t >= STEPS * 3 // 4)), 0.9
         if name == "whitening/biases" and t >= 7:
             rate = 0.0
         if not hidden:
             g = g + decay * w
         gathered = keep * s + g
         self.expect("momentum", name, gathered, error)
-        move = g + keep * gathered
-        error *= 1 + keep
+        move = g + keep * gathered if muon else gathered
+        error *= 1 + keep if muon else 1
         if hidden:
             if t % 4 == 0:
                 w = w * (math.sqrt(w.shape[-1]) / w.norm())

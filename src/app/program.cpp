@@ -185,8 +185,8 @@ std::optional<int> parse(CLI::App& app, int argc, char** argv, const std::functi
     Places places = read_config(app);
     take_recipe_of_optimizer(app, places);
     if (const std::optional<Recipe> recipe = find_recipe()) take_recipe(app, *recipe, places);
+    if (sources != nullptr) *sources = places;
     name_sources(places, check);
-    if (sources != nullptr) *sources = std::move(places);
     return std::nullopt;
   } catch (const CLI::Success& done) {
     show_what_holds(app, find_recipe);

@@ -12,6 +12,7 @@
 #include "app/train_options.hpp"
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/text.hpp"
+#include "cifar_mpi/config/options.hpp"
 #include "cifar_mpi/cpu/backend.hpp"
 #include "cifar_mpi/cuda/backend.hpp"
 #include "cifar_mpi/run/run_directory.hpp"
@@ -133,9 +134,15 @@ int main(int argc, char** argv) {
   std::set<std::string> everyday = app::TrainOptions::everyday();
   everyday.insert({"--config", "--print-config"});
   app::add_help(cli, kHelpEnding, everyday);
-  const auto check = [&] { config::check(options.config()); };
-  const auto find_recipe = [&] { return app::recipe_of(options.config().model); };
   app::Places sources;
+  const auto check = [&] {
+    config::check(options.config());
+    config::refuse_without_effect(options.config(), [&](std::string_view name) {
+      const std::string option(name);
+      return cli.get_option(option)->count() > 0 && !sources.contains(option);
+    });
+  };
+  const auto find_recipe = [&] { return app::recipe_of(options.config().model); };
   if (const auto code = app::parse(cli, argc, argv, check, find_recipe, &sources)) return *code;
   if (print_config || print_model || check_build) {
     return app::run_alone("cifar_mpi_train", [&] {

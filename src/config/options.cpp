@@ -416,6 +416,13 @@ void check_options(const TrainConfig& config) {
   }
 }
 
+void refuse_without_effect(const TrainConfig& config, const std::function<bool(std::string_view)>& given) {
+  if (config.model != TrainConfig().model) return;
+  for (const Option& option : options()) {
+    if (!is_used(option, config) && given(option.name)) refuse_unused(option, config);
+  }
+}
+
 std::string exact(double value) {
   for (int digits = 6; digits < 17; ++digits) {
     std::string text = fmt::format("{:.{}g}", value, digits);

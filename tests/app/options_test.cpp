@@ -223,6 +223,8 @@ TEST_F(Programs, RefuseOptionsThatMakeNoSense) {
       {"--update server --aggregate async --reproducible --shuffle global",
        "--reproducible works only with --update all-reduce"},
       {"--update server --servers 0", "--servers must be at least 1, not 0"},
+      {"--servers 1", "--servers 1 works only with --update server, not with all-reduce; leave it out"},
+      {"--update server --local-steps 16", "--local-steps 16 works only with --update local, not with server"},
       {"--label-smoothing 1", "--label-smoothing"},
       {"--schedule steps", "--decay-at must hold fractions of the run"},
       {"--schedule steps --decay-at 0.5,half", "must be numbers separated by commas"},

@@ -72,7 +72,7 @@ RefusesNonsense() {
   run 2 --data data.h5
   says '--data needs --values'
   run 2 --values --model tutorial
-  says '--values: needs --model fast94, on a CPU in fp32'
+  says '--values: needs --model fast94 or resnet20, on a CPU in fp32'
   run 2 --values --model fast94 --precision bf16
   run 2 --values --model fast94 --ranks 3
   says '--ranks must divide 16, not be 3'

@@ -72,6 +72,10 @@ bool is_used(const Option& option, const TrainConfig& config);
 /// option it needs is unset.
 void check_options(const TrainConfig& config);
 
+/// The same for an option without effect that a user gave with its default value; `given` says whether an option was.
+/// Accepts such options with other models, whose recipes may set them to something else.
+void refuse_without_effect(const TrainConfig& config, const std::function<bool(std::string_view)>& given);
+
 /// The shortest text that reads back as the same double.
 std::string exact(double value);
 
