@@ -86,7 +86,7 @@ pace_first_start() {
   mkdir programs
   ln -s "$build/CMakeCache.txt" programs/
   # shellcheck disable=SC2016  # for a later sh
-  printf '#!/bin/sh\n[ "${SLURM_RESTART_COUNT:-0}" != 0 ] || export LD_PRELOAD=%q FAULT_PACE_MS=3\nexec %q "$@"\n' \
+  printf '#!/bin/sh\n[ "${SLURM_RESTART_COUNT:-0}" != 0 ] || export LD_PRELOAD=%q FAULT_PACE_MS=5\nexec %q "$@"\n' \
     "$build/tests/libfault_preload.so" "$build/cifar_mpi_train" >programs/cifar_mpi_train
   chmod +x programs/cifar_mpi_train
   export CIFAR_MPI_BIN=$here/programs
@@ -156,8 +156,8 @@ StopsWithACheckpointWhenAskedUnderSrun() { interrupted srun ask_to_stop; log_say
 GoesOnAfterTheTimeLimit() {
   start_four_nodes
   pace_first_start
-  # a limit below the file's --signal time requests the signal at once, but Slurm checks only every 30 s
-  while [ $(((SECONDS - cluster_started) % 30)) != 26 ]; do sleep 0.5; done
+  # a limit below the file's --signal time requests the signal at once, but Slurm checks only every 30 s: here after 10 s
+  while [ $(((SECONDS - cluster_started) % 30)) != 20 ]; do sleep 0.5; done
   submit cifar10_4node.slurm --time=1 -- --run-dir run
   wait_for 120 'the second start' started_again
   scontrol update "JobId=$job" TimeLimit=60  # else a slow machine would repeat this every 30 s
