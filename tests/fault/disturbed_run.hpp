@@ -27,7 +27,7 @@ class Fault : public testing::Test {
     folder_ = std::make_unique<TempDir>();
     for (const auto& [name, value] : settings()) setenv(name.c_str(), value.c_str(), 1);
     unsetenv("CIFAR_MPI_DATA");
-    pack("512", "small.h5");
+    pack("512", "8x8x3", "small.h5");
     take_undisturbed();
   }
   static void TearDownTestSuite() { folder_.reset(); }
@@ -44,20 +44,28 @@ class Fault : public testing::Test {
             {"OMP_NUM_THREADS", "1"}};
   }
   static std::string file(const std::string& name) { return *folder_ / name; }
-  static void pack(const std::string& images, const std::string& name) {
+  static void pack(const std::string& images, const std::string& shape, const std::string& name) {
     Process packed =
-        start({kBin + "/cifar_mpi_pack", "--synthetic", images, "--out", file(name)}, {}, file("pack.log"));
+        start({kBin + "/cifar_mpi_pack", "--synthetic", images, "--image", shape, "--out", file(name)}, {},
+              file("pack.log"));
     ASSERT_EQ(packed.wait(60.0), 0) << packed.output();
   }
 
   using Words = std::vector<std::string>;
   /// At the usual rate, a run on so few images diverges sooner or later.
   static Words small(const std::string& run) {
-    return {kTrain,      "--data", file("small.h5"), "--run-dir", file(run),
-            "--device",  "cpu",    "--threads",      "1",         "--batch-size",
-            "8",         "--lr",   "0.01",           "--steps",   "60",
-            "--timeout", "5",      "--log-every",    "1",         "--checkpoint-every",
-            "7"};
+    return {kTrain,
+            "--data=" + file("small.h5"),
+            "--run-dir=" + file(run),
+            "--device=cpu",
+            "--threads=1",
+            "--input-size=8",
+            "--batch-size=8",
+            "--lr=0.01",
+            "--steps=60",
+            "--timeout=5",
+            "--log-every=1",
+            "--checkpoint-every=7"};
   }
   static Words under_mpirun(const Words& words, int ranks = kRanks) {
     Words all{CIFAR_MPI_MPIRUN, "-np", std::to_string(ranks)};
@@ -141,8 +149,13 @@ class Fault : public testing::Test {
       EXPECT_TRUE(wait_until(2.0, [pid = pid] { return !runs(pid); })) << "rank " << rank;
   }
   static std::string exit_record(const std::string& run) { return text_of(file(run) + "/exit"); }
+  /// `words` with ranks that sleep `ms` milliseconds in every call of oneDNN, about 15 times in a step of 8
+  /// pixels: a test that is late finds the run in the step that it waits for, and waiting takes no core.
+  static Words paced(const Words& words, int ms) {
+    return with({"env", "LD_PRELOAD=" CIFAR_MPI_FAULT_PRELOAD, "FAULT_PACE_MS=" + std::to_string(ms)}, words);
+  }
   /// Longer than any timeout, so that nothing ends before it is disturbed.
-  static Words endless(const std::string& run) { return with(small(run), {"--steps", "1000000"}); }
+  static Words endless(const std::string& run) { return paced(with(small(run), {"--steps", "1000000"}), 3); }
 
  private:
   static inline std::unique_ptr<TempDir> folder_;

@@ -179,15 +179,14 @@ TEST_F(Fault, OneRankThatIsAskedToStopStopsAll) {
 
 TEST_F(Fault, AnMpirunThatIsAskedToStopLeavesACheckpointAlsoOfASlowStep) {
   if (!mpirun_has_patience()) GTEST_SKIP() << "this mpirun kills at once; stop it with SIGUSR1";
-  pack("4096", "large.h5");
-  Words words = with(small("slow"), {"--data", file("large.h5"), "--steps", "1000", "--batch-size", "1024",
-                                     "--checkpoint-every", "1000", "--timeout", "60"});
+  const Words words =
+      paced(with(small("slow"), {"--steps", "1000", "--checkpoint-every", "1000", "--timeout", "60"}), 50);
   const Environment patient{{"OMPI_MCA_odls_base_sigkill_timeout", "20"}};
   Process job = start(under_mpirun(words, 2), patient, file("slow.log"));
   const auto ranks = ranks_in_training(job, "slow", 2);
   ASSERT_EQ(ranks.size(), 2u);
   job.signal(SIGTERM);
-  // With the first notice, long before SIGTERM comes; a step takes about half a second on an idle machine.
+  // With the first notice, long before SIGTERM comes; a step takes more than half a second.
   for (const auto& [rank, pid] : ranks)
     EXPECT_TRUE(wait_until(18.0, [pid = pid] { return !runs(pid); })) << "rank " << rank;
   EXPECT_TRUE(exit_record("slow").starts_with("75 stopped on request"))
@@ -218,7 +217,7 @@ TEST_F(Fault, ControlCStopsWithACheckpointAndASecondEndsAtOnce) {
   for (const bool twice : {false, true}) {
     const std::string run = twice ? "twice" : "once";
     // Twice: steps are so long that the second comes before the first takes effect.
-    Words words = with(endless(run), {"--batch-size", twice ? "512" : "8"});
+    const Words words = twice ? paced(with(small(run), {"--steps", "1000"}), 50) : endless(run);
     const auto [pid, terminal] = start_in_terminal(words, {});
     Process job(pid, "");
     std::string output;
@@ -256,7 +255,9 @@ TEST_F(Fault, ControlCOnMpirunStopsWithACheckpoint) {
 
 /// A stopped mpirun does not read the log, so rank 0 soon waits to write its next line.
 TEST_F(Fault, NoPauseOfMpirunOrOfTheWholeJobStopsARun) {
-  Process job = start(under_mpirun(with(endless("slept"), {"--timeout", "2"})), {}, file("slept.log"));
+  // At full pace, which soon fills the pipe of the log.
+  const Words fast = with(small("slept"), {"--steps", "1000000", "--timeout", "2"});
+  Process job = start(under_mpirun(fast), {}, file("slept.log"));
   const auto ranks = ranks_in_training(job, "slept");
   const auto step = [&] { return text_of(file("slept") + "/metrics.jsonl").size(); };
   const auto makes_no_step = [&] {
@@ -312,8 +313,8 @@ TEST_F(Fault, ARunStopsByItselfWhenItsTimeOrItsJobIsOver) {
   EXPECT_EQ(job.wait(40.0), 75) << job.output();
   EXPECT_NE(job.output().find("stopping: --stop-after is reached"), std::string::npos) << job.output();
   expect_same_end("time");
-  // Twenty seconds of training, and the margin. Its own run, since it gets further than the undisturbed one.
-  const Environment slurm{{"SLURM_JOB_END_TIME", std::to_string(std::time(nullptr) + 30)}};
+  // Ten seconds of training, and the margin. Its own run, since it gets further than the undisturbed one.
+  const Environment slurm{{"SLURM_JOB_END_TIME", std::to_string(std::time(nullptr) + 20)}};
   Process second = start(under_mpirun(endless("job")), slurm, file("job.log"));
   EXPECT_EQ(second.wait(60.0), 75) << second.output();
   EXPECT_NE(second.output().find("stopping: the job ends in"), std::string::npos) << second.output();
@@ -328,10 +329,16 @@ TEST_F(Fault, TwentyKillsAtRandomMomentsLoseNothing) {
   int runs_done = 0;
   std::string run = "random_0";
   for (int kills = 0; kills < 20;) {
-    Process job = start(under_mpirun(small(run)), {}, file(run + ".log"));
+    Process job = start(under_mpirun(paced(small(run), 3)), {}, file(run + ".log"));
+    const int victim = kills % 2 == 0 ? 0 : 1 + static_cast<int>(random() % 2);
+    ASSERT_TRUE(wait_until(60.0, [&] { return ranks_of(job.pid()).count(victim) == 1; })) << job.output();
+    // Every other victim dies after a step, also on a slow machine, unless the run was killed at its end.
+    const auto trains = [&] {
+      return job.output().find(": step ") != std::string::npos || ranks_of(job.pid()).empty();
+    };
+    EXPECT_TRUE(kills % 4 < 2 || wait_until(60.0, trains)) << job.output();
     sleep_s(moment(random));
     const auto ranks = ranks_of(job.pid());
-    const int victim = kills % 2 == 0 ? 0 : 1 + static_cast<int>(random() % 2);
     if (ranks.count(victim) == 1) {
       kill(ranks.at(victim), SIGKILL);
       ++kills;

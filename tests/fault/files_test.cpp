@@ -81,8 +81,8 @@ TEST_F(Fault, AFullDiskLosesNothingThatWasWrittenBefore) {
   const std::string say_end = "; cat " + file("full") + "/exit; ls " + file("full") + "/checkpoints; ";
   // First the disk holds one checkpoint, then all.
   Process job = start({"unshare", "-m", "sh", "-c",
-                       script("14m", train + say_end + "mount -o remount,size=100m " + file("full") + "; " +
-                                         train + say_end + "cp " + end + " " + file("full_end.h5"))},
+                       script("4m", train + say_end + "mount -o remount,size=40m " + file("full") + "; " +
+                                        train + say_end + "cp " + end + " " + file("full_end.h5"))},
                       {}, file("full.log"));
   const int code = job.wait(100.0);
   if (code == 77 || code == 1) GTEST_SKIP() << "this machine does not allow to mount a tmpfs in a namespace";
@@ -108,7 +108,7 @@ TEST_F(Fault, ASmallerKeepMakesRoomOnAFullDisk) {
   };
   const std::string dir = file("filled");
   Process job = start({"unshare", "-m", "sh", "-c",
-                       "mount -t tmpfs -o size=60m none " + dir + " || exit 77; " + train("5") + "; ls " +
+                       "mount -t tmpfs -o size=15m none " + dir + " || exit 77; " + train("5") + "; ls " +
                            dir + "/checkpoints; cat /dev/zero > " + dir + "/filler; " + train("1") + "; ls " +
                            dir + "/checkpoints; cat " + dir + "/exit; ls " + dir},
                       {}, file("filled.log"));
@@ -124,8 +124,8 @@ TEST_F(Fault, ASmallerKeepMakesRoomOnAFullDisk) {
 }
 
 TEST_F(Fault, ASecondRunInTheDirectoryIsRefusedAndTheFirstGoesOn) {
-  // The audit changes no bit and takes time, so the first run gets its stop request during training.
-  Process job = start(under_mpirun(with(small("busy"), {"--runner", "audit"})), {}, file("busy.log"));
+  // The pace changes no bit and takes time, so the first run gets its stop request during training.
+  Process job = start(under_mpirun(paced(small("busy"), 50)), {}, file("busy.log"));
   const auto ranks = ranks_in_training(job, "busy", 3);
   Process second = start(under_mpirun(small("busy")), {}, file("second.log"));
   EXPECT_EQ(second.wait(30.0), 4) << second.output();

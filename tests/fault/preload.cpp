@@ -29,6 +29,8 @@
 ///   hang:R:N            the N-th call of oneDNN does not return
 ///   bit:R:N             the last bit of a number flips in the weight gradient that the N-th such call of oneDNN wrote
 ///   clock:R:N           every N-th reading of the wall clock is of the year 2001, and the next is a day ahead
+///
+/// FAULT_PACE_MS=N slows all ranks: every call of oneDNN also sleeps N milliseconds.
 namespace {
 
 struct Fault {
@@ -126,7 +128,9 @@ extern "C" int dnnl_primitive_execute(const void* primitive, void* stream, int c
                                       const DnnlArgument* arguments) {
   static auto* const real = reinterpret_cast<int (*)(const void*, void*, int, const DnnlArgument*)>(
       dlsym(RTLD_NEXT, "dnnl_primitive_execute"));
+  static const char* const pace_ms = std::getenv("FAULT_PACE_MS");
   static int calls = 0;
+  if (pace_ms != nullptr) usleep(static_cast<useconds_t>(std::atoi(pace_ms)) * 1000);
   if (fault().what == "slow") usleep(static_cast<useconds_t>(fault().when) * 1000);
   if (fault().what == "hang" && ++calls == fault().when) {
     for (;;) pause();

@@ -17,8 +17,8 @@ export OMPI_MCA_odls_base_sigkill_timeout=3 OMPI_MCA_mpi_yield_when_idle=1 OMPI_
 ulimit -c 0
 steps=240
 # the GPUs of this cluster are device files; few samples and steps, many checkpoints
-options=(--device cpu --steps "$steps" --batch-size 8 --threads 1 --checkpoint-every 10 --log-every 5 --check-every 50 --lr 0.01)
-"$build/cifar_mpi_pack" --synthetic 400 --out "$here/data.h5" >"$here/pack.log" 2>&1
+options=(--device cpu --steps "$steps" --input-size 8 --batch-size 8 --threads 1 --checkpoint-every 10 --log-every 5 --check-every 50 --lr 0.01)
+"$build/cifar_mpi_pack" --synthetic 400 --image 8x8x3 --out "$here/data.h5" >"$here/pack.log" 2>&1
 
 fail() {
   cat "$here"/*.log >&2
@@ -81,11 +81,23 @@ undisturbed() {
 
 start_four_nodes() { nodes=4 start_cluster "$here/cluster"; undisturbed; }
 
+# The first start of a job sleeps in its steps, so that a fault comes long before its end.
+pace_first_start() {
+  mkdir programs
+  ln -s "$build/CMakeCache.txt" programs/
+  # shellcheck disable=SC2016  # for a later sh
+  printf '#!/bin/sh\n[ "${SLURM_RESTART_COUNT:-0}" != 0 ] || export LD_PRELOAD=%q FAULT_PACE_MS=5\nexec %q "$@"\n' \
+    "$build/tests/libfault_preload.so" "$build/cifar_mpi_train" >programs/cifar_mpi_train
+  chmod +x programs/cifar_mpi_train
+  export CIFAR_MPI_BIN=$here/programs
+}
+
 # interrupted LAUNCHER FAULT...: a job with FAULT after its third checkpoint gives the result of an undisturbed run.
 interrupted() {
   local launcher=$1
   shift
   start_four_nodes
+  pace_first_start
   CIFAR_MPI_LAUNCHER=$launcher submit cifar10_4node.slurm -- --run-dir run
   wait_for 120 'the third checkpoint' trained_to 30
   "$@"
@@ -112,7 +124,7 @@ TrainsToTheSameBitsThroughSrun() {
 
 AddsWithinNodesAndThenBetweenThem() {
   nodes=2 start_cluster "$here/cluster"
-  options=(--device cpu --steps 2 --batch-size 8 --threads 1)
+  options=(--device cpu --steps 2 --input-size 8 --batch-size 8 --threads 1)
   submit cifar10_4node.slurm --nodes=2 --ntasks-per-node=2
   ends_with COMPLETED 0
   log_says '2 nodes, 2 ranks and 1 GPUs on each'
@@ -121,7 +133,7 @@ AddsWithinNodesAndThenBetweenThem() {
 
 TakesTheOtherLauncherWhenRanksDoNotFindEachOther() {
   nodes=2 start_cluster "$here/cluster"
-  options=(--device cpu --steps 2 --batch-size 8 --threads 1)
+  options=(--device cpu --steps 2 --input-size 8 --batch-size 8 --threads 1)
   mkdir programs
   ln -s "$build/cifar_mpi_train" programs/
   # shellcheck disable=SC2016  # for a later sh
@@ -143,8 +155,9 @@ StopsWithACheckpointWhenAskedUnderSrun() { interrupted srun ask_to_stop; log_say
 
 GoesOnAfterTheTimeLimit() {
   start_four_nodes
-  # a limit below the file's --signal time requests the signal at once, but Slurm checks only every 30 s
-  while [ $(((SECONDS - cluster_started) % 30)) != 26 ]; do sleep 0.5; done
+  pace_first_start
+  # a limit below the file's --signal time requests the signal at once, but Slurm checks only every 30 s: here after 10 s
+  while [ $(((SECONDS - cluster_started) % 30)) != 20 ]; do sleep 0.5; done
   submit cifar10_4node.slurm --time=1 -- --run-dir run
   wait_for 120 'the second start' started_again
   scontrol update "JobId=$job" TimeLimit=60  # else a slow machine would repeat this every 30 s
@@ -177,7 +190,7 @@ DoesNotStartAgainAfterARealError() {
   submit cifar10_4node.slurm --nodes=2 -- --run-dir run2 --no-such-option
   ends_with FAILED 2
   rm job.log
-  options=(--device auto --steps 2 --batch-size 8 --threads 1)
+  options=(--device auto --steps 2 --input-size 8 --batch-size 8 --threads 1)
   submit cifar10_4node.slurm --nodes=2 -- --run-dir run3
   ends_with FAILED 6
   log_says 'this SLURM job has GPUs, and --device cpu leaves them idle on purpose'
@@ -187,7 +200,7 @@ DoesNotStartAgainAfterARealError() {
 GivesEachGpuARank() {
   local asked
   nodes=2 gpus_per_node=2 start_cluster "$here/cluster"
-  options=(--device cpu --steps 2 --batch-size 8 --threads 1)
+  options=(--device cpu --steps 2 --input-size 8 --batch-size 8 --threads 1)
   mkdir programs
   ln -s "$build/CMakeCache.txt" programs/
   # shellcheck disable=SC2016  # for a later sh
@@ -208,7 +221,7 @@ GivesEachGpuARank() {
 # From a folder that is not the checkout: the job file finds its own.
 CountsTheGpusThatSlurmDoesNot() {
   nodes=1 gpus_per_node=0 device_files=2 start_cluster "$here/cluster"
-  options=(--device cpu --steps 2 --batch-size 8 --threads 1)
+  options=(--device cpu --steps 2 --input-size 8 --batch-size 8 --threads 1)
   unset CIFAR_MPI_ROOT
   local launcher
   for launcher in mpirun srun; do
@@ -240,7 +253,7 @@ StudiesItsNodesThroughSrun() { studies srun --parts nodes; }
 
 TrainsOnTheCpuWhereThereIsNoGpu() {
   nodes=1 gpus_per_node=0 start_cluster "$here/cluster"
-  options=(--device auto --steps 2 --batch-size 8 --threads 1)
+  options=(--device auto --steps 2 --input-size 8 --batch-size 8 --threads 1)
   submit cifar10_1node.slurm
   ends_with COMPLETED 0
   log_says '1 nodes, [0-9]+ ranks and 0 GPUs on each'
