@@ -12,7 +12,8 @@
 namespace cifar_mpi::stand_in {
 namespace {
 
-/// No multiple of a page, because stacks that end at the same offset of a page would compete for few places of the cache.
+/// No multiple of a page, because stacks that end at the same offset of a page would compete for few places
+/// of the cache.
 constexpr std::size_t kStackBytes = (64 << 10) + (1 << 10) + 64;
 
 }  // namespace
@@ -20,7 +21,8 @@ constexpr std::size_t kStackBytes = (64 << 10) + (1 << 10) + 64;
 // Sanitizers follow only the C library's jumps.
 #if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 
-/// Saves the registers that a call must keep, and the stack's address in `*top`; loads those that were saved at `to`.
+/// Saves the registers that a call must keep, and the stack's address in `*top`; loads those that were saved
+/// at `to`.
 extern "C" void cifar_mpi_stand_in_switch(void** top, void* to);
 asm(R"(
   .pushsection .text

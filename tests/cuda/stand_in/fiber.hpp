@@ -7,9 +7,9 @@
 
 namespace cifar_mpi::stand_in {
 
-/// A function that runs on its own stack, and leaves it and comes back by switches. The threads of a kernel switch at
-/// each barrier, so on x86-64 a switch is 15 instructions: with setjmp and longjmp a training step took 1.6
-/// times as long.
+/// A function that runs on its own stack, and leaves it and comes back by switches. The threads of a kernel
+/// switch at each barrier, so on x86-64 a switch is 15 instructions: with setjmp and longjmp a training step
+/// takes 1.6 times as long.
 class Fiber {
  public:
   /// The stack of the caller.
@@ -17,7 +17,8 @@ class Fiber {
   /// The first switch to it calls `enter`, which must not return.
   explicit Fiber(void (*enter)());
 
-  /// Leaves this stack, which is the current one, for the place where `to` was left. Returns after a switch back.
+  /// Leaves this stack, which is the current one, for the place where `to` was left. Returns after a switch
+  /// back.
   void switch_to(Fiber& to);
 
  private:
