@@ -16,7 +16,7 @@ class GpuRunEnd : public GpuRuns {
     EXPECT_LT(seconds_now() - began, 30.0);
   }
   static std::string unshared(const std::string& run, const std::string& options = "") {
-    return kTrain + small(run) + " --device cuda --self-check off " + options;
+    return kTrain + small(run) + " --input-size 8 --device cuda --self-check off " + options;
   }
 };
 
@@ -58,7 +58,7 @@ TEST_F(GpuRunEnd, SaysInOneSentenceThatMemoryIsShort) {
   expect_no_device(2, "env STAND_IN_MIB=1 " + train("tiny", "--steps 1"), " MiB asked for, ");
   // On one rank: first its 73.2 MiB of samples do not fit; then they do, but later data does not.
   ASSERT_EQ(run_command(kPack + " --synthetic 25000 --out " + file("large.h5")).code, 0);
-  for (const std::string mib : {"72", "80"}) {
+  for (const std::string mib : {"72", "75"}) {
     const std::string run = train("short_" + mib, "--steps 1 --shuffle global --data " + file("large.h5"));
     expect_no_device(2, where_rank(1, "STAND_IN_MIB=" + mib, run), " of " + mib + ".0 MiB left");
     EXPECT_NE(exit_record("short_" + mib).find("(on rank 1"), std::string::npos)

@@ -11,11 +11,12 @@ namespace cifar_mpi::test {
 
 class GpuRuns : public Programs {
  protected:
-  /// A run of small steps whose ranks share the one GPU, without a self-check.
+  /// A run of small steps whose ranks share the one GPU, without a self-check. A network of 8 pixels has all
+  /// layers and a quarter of the weights of one of 24.
   static std::string train(const std::string& run, const std::string& options) {
     return kTrain + data() + " --run-dir " + file(run) +
            " --device cuda --self-check off --share-gpus --global-batch 8 --threads 1 --log-every 1 "
-           "--timeout 30 " +
+           "--timeout 30 --input-size 8 " +
            options;
   }
   /// Whether the programs have a CPU backend to compare with.

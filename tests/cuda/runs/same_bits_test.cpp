@@ -34,27 +34,31 @@ class SameBits : public GpuRuns {
 };
 
 TEST_F(SameBits, ComeInWhateverOrderTheGpuWorks) {
-  go_on_to(3, "first");
+  const std::string large =
+      "--input-size 24 ";  // five buckets, each on its way while the next one is computed
+  go_on_to(3, "first", large);
   for (const std::string seed : {"2", "3", "4"}) {
-    const Outcome outcome = mpirun(2, "env STAND_IN_SEED=" + seed + " " + train("seed_" + seed, "--steps 3"));
+    const Outcome outcome =
+        mpirun(2, "env STAND_IN_SEED=" + seed + " " + train("seed_" + seed, large + "--steps 3"));
     ASSERT_EQ(outcome.code, 0) << outcome.output;
     expect_same_groups("seed_" + seed, "first", 3);
   }
   // The comparison can fail.
-  go_on_to(3, "other", "--bucket-mib 1 --seed 2");
+  go_on_to(3, "other", large + "--bucket-mib 1 --seed 2");
   EXPECT_EQ(
       run_command("h5diff " + checkpoint("first", 3) + " " + checkpoint("other", 3) + " /model /model").code,
       1);
 }
 
 TEST_F(SameBits, ComeFromEveryRunner) {
-  go_on_to(6, "serial", "--runner serial");
+  const std::string several = "--bucket-mib 0.25 ";  // as many buckets as large images have
+  go_on_to(6, "serial", several + "--runner serial");
   const std::vector<std::pair<std::string, std::string>> others{
       {"lanes", "--runner lanes"},
       {"graph", "--runner graph"},
       {"graphs_of_three", "--runner graph --graph-steps 3 --log-every 6"}};
   for (const auto& [run, options] : others) {
-    go_on_to(6, run, options);
+    go_on_to(6, run, several + options);
     expect_same_groups(run, "serial", 6);
   }
 }
@@ -74,7 +78,7 @@ TEST_F(SameBits, ComeFromGraphsOfImagesOfSeveralSizes) {
 /// differ by roundings, and the second ones by what these change of the first step.
 TEST_F(SameBits, ComeFromSumsInsideTheNetwork) {
   const std::string plain =
-      "--model resnet20 --schedule staircase --lr 0.01 --input-size 8 --shuffle global --precision fp32 ";
+      "--model resnet20 --schedule staircase --lr 0.01 --shuffle global --precision fp32 ";
   const std::string synced = plain + "--sync-batch-norm ";
   go_on_to(3, "synced_serial", synced + "--runner serial");
   go_on_to(1, "synced_graph", synced + "--runner audit");
@@ -105,8 +109,9 @@ TEST_F(SameBits, ComeFromSumsInsideTheNetwork) {
 /// All ranks capture and launch the same graphs, whichever steps are sampled or traced, also after a resume. Otherwise
 /// the stand-in's NCCL ends the run.
 TEST_F(SameBits, ComeWhateverIsLookedAt) {
-  go_on_to(7, "unseen", "--summary-every 0 --runner lanes");
-  const std::string seen = "--summary-every 3 --graph-steps 2 --log-every 7 --trace ";
+  const std::string several = "--bucket-mib 0.25 ";
+  go_on_to(7, "unseen", several + "--summary-every 0 --runner lanes");
+  const std::string seen = several + "--summary-every 3 --graph-steps 2 --log-every 7 --trace ";
   go_on_to(4, "seen", seen + "4-4");
   go_on_to(7, "seen", seen + "6-6");
   expect_same_groups("seen", "unseen", 7);
@@ -116,7 +121,7 @@ TEST_F(SameBits, ComeWhateverIsLookedAt) {
 /// update.
 TEST_F(SameBits, NeedTheSameGraphsOnAllOfEightRanks) {
   const std::string seen =
-      "env STAND_IN_GPUS=8 " + train("eight", "--input-size 8 --summary-every 2 --graph-steps 2 --trace ");
+      "env STAND_IN_GPUS=8 " + train("eight", "--summary-every 2 --graph-steps 2 --trace ");
   for (const auto& [traced, end] : {std::pair{"1-1", 1}, {"5-5", 5}}) {
     const std::string steps = std::to_string(end);
     const Outcome outcome = mpirun(8, seen + traced + " --log-every 8 --steps " + steps);
@@ -178,8 +183,8 @@ TEST_F(SameBits, AreNotPromisedWithNvlsInTheLogAndOfTheBuild) {
 TEST_F(SameBits, ComeOnAnyNumberOfRanksWhenAsked) {
   for (const int ranks : {1, 2, 4}) {
     const std::string run = "on_" + std::to_string(ranks);
-    const Outcome outcome =
-        mpirun(ranks, train(run, "--reproducible --micro-shards 4 --shuffle global --steps 3"));
+    const Outcome outcome = mpirun(
+        ranks, train(run, "--bucket-mib 0.25 --reproducible --micro-shards 4 --shuffle global --steps 3"));
     ASSERT_EQ(outcome.code, 0) << outcome.output;
     expect_same_groups(run, "on_1", 3, false);
   }

@@ -15,8 +15,8 @@ class SelfCheckedRun : public GpuRuns {
   }
   static std::string checked(const std::string& run, const std::string& device,
                              const std::string& options = "") {
-    return train(run, "--global-batch 4 --input-size 8 --precision fp32 --steps 2 --self-check on --device " +
-                          device + " " + options);
+    return train(run, "--global-batch 4 --precision fp32 --steps 2 --self-check on --device " + device + " " +
+                          options);
   }
   static std::string record(const std::string& run) { return text_of(file(run) + "/self_check"); }
   static std::string faulty(const std::string& fault, const std::string& command) {
@@ -164,7 +164,7 @@ TEST_F(SelfCheckedRun, TakesTheFastestKernelsThatAllRanksHave) {
       file("faults.sh"),
       "[ \"$OMPI_COMM_WORLD_RANK\" = 0 ] && export STAND_IN_FAULT=best || export STAND_IN_FAULT=backward\n"
       "STAND_IN_CUDNN_MIB=1 exec \"$@\"\n");
-  const std::string options = "--global-batch 4 --input-size 8 --precision bf16 --show-kernels --steps 2";
+  const std::string options = "--global-batch 4 --precision bf16 --show-kernels --steps 2";
   const Outcome run = mpirun(2, "bash " + file("faults.sh") + " " + train("ladder", options));
   ASSERT_EQ(run.code, 0) << run.output;
   const std::string slower = "warning: slower kernel: conv2 ";

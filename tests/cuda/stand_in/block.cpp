@@ -1,10 +1,4 @@
-// Jumps between stacks look wrong to the C library's guard.
-#undef _FORTIFY_SOURCE
-
 #include "cuda/stand_in/block.hpp"
-
-#include <setjmp.h>
-#include <ucontext.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -14,6 +8,8 @@
 #include <stdexcept>
 #include <string>
 #include <vector>
+
+#include "cuda/stand_in/fiber.hpp"
 
 namespace cifar_mpi::stand_in {
 
@@ -27,21 +23,49 @@ constexpr unsigned kMostThreads = 1024;
 constexpr std::size_t kMostShared = 48 << 10;  ///< without a special request
 constexpr unsigned kMostBlocksY = 65535;
 
-constexpr std::size_t kStackBytes = 64 << 10;
-
-/// Runs threads one after another until one must wait. Has its own stack, made by makecontext; later it is
-/// left and entered by jumps, which need no system call.
-struct Fiber {
-  jmp_buf place{};
-  bool begun = false;
-  std::unique_ptr<std::byte[]> stack = std::make_unique<std::byte[]>(kStackBytes);
+/// Runs threads one after another until one must wait.
+struct Worker {
+  explicit Worker(void (*enter)()) : fiber(enter) {}
+  Fiber fiber;
   uint3 thread{};
   int waits_at = 0;  ///< line of the source
 };
 
+/// xorshift (Marsaglia 2003).
+struct Sequence {
+  std::uint64_t state;
+
+  std::uint64_t next() {
+    state ^= state << 13;
+    state ^= state >> 7;
+    state ^= state << 17;
+    return state;
+  }
+};
+
+Sequence& sequence() {
+  static Sequence only = [] {
+    const char* const seed = std::getenv("STAND_IN_SEED");
+    return Sequence{0x9E3779B97F4A7C15ull * (seed != nullptr ? std::strtoull(seed, nullptr, 10) * 2 + 1 : 3)};
+  }();
+  return only;
+}
+
+/// Below `count`.
+std::size_t scale(std::uint32_t bits, std::size_t count) {
+  return static_cast<std::size_t>(bits * std::uint64_t{count} >> 32);
+}
+
+/// Two draws from each number.
 template <class T>
 void shuffle(std::vector<T>& items) {
-  for (std::size_t i = items.size(); i > 1; --i) std::swap(items[i - 1], items[chance(i)]);
+  Sequence numbers = sequence();
+  std::uint64_t bits = numbers.next();
+  for (std::size_t i = items.size(); i > 1; --i) {
+    bits = i % 2 == 0 ? numbers.next() : bits >> 32;
+    std::swap(items[i - 1], items[scale(static_cast<std::uint32_t>(bits), i)]);
+  }
+  sequence() = numbers;
 }
 
 class Processor {
@@ -53,19 +77,20 @@ class Processor {
 
  private:
   void run_block();
-  void go_on(Fiber* fiber);
-  void begin(Fiber& fiber);
-  void leave();
+  void require_one_barrier() const;
+  Fiber& next_fiber();
   [[noreturn]] void work();
   static void enter();
 
   const std::function<void()>* thread_ = nullptr;
-  std::vector<unsigned> order_;  ///< of the threads
-  std::size_t next_ = 0;         ///< in the order
-  jmp_buf home_{};
-  Fiber* current_ = nullptr;
-  std::vector<std::unique_ptr<Fiber>> fibers_;
-  std::vector<Fiber*> idle_, waiting_;
+  std::vector<uint3> order_;  ///< of the threads
+  std::size_t begun_ = 0;     ///< in the order
+  std::vector<Worker*> resumed_;
+  std::size_t gone_on_ = 0;  ///< of those
+  Fiber home_;
+  Worker* current_ = nullptr;
+  std::vector<std::unique_ptr<Worker>> workers_;
+  std::vector<Worker*> idle_, waiting_;
   std::vector<unsigned char> shared_;
 };
 
@@ -86,8 +111,12 @@ void Processor::run(const char* kernel, const dim3& blocks, const dim3& threads,
   thread_ = &thread;
   blockDim = threads;
   gridDim = blocks;
-  order_.resize(count);
-  std::iota(order_.begin(), order_.end(), 0u);
+  order_.clear();
+  for (unsigned z = 0; z < threads.z; ++z) {
+    for (unsigned y = 0; y < threads.y; ++y) {
+      for (unsigned x = 0; x < threads.x; ++x) order_.push_back({x, y, z});
+    }
+  }
   try {
     for (; number > 0; --number) {
       const std::uint64_t block = order.back();
@@ -101,75 +130,67 @@ void Processor::run(const char* kernel, const dim3& blocks, const dim3& threads,
   }
 }
 
+/// Returns here when all threads have ended or wait.
 void Processor::run_block() {
   shuffle(order_);
-  next_ = 0;
-  while (next_ < order_.size()) {
-    if (idle_.empty()) {
-      fibers_.push_back(std::make_unique<Fiber>());
-      idle_.push_back(fibers_.back().get());
-    }
-    Fiber* const fiber = idle_.back();
-    idle_.pop_back();
-    go_on(fiber);
+  begun_ = gone_on_ = 0;
+  resumed_.clear();
+  for (;;) {
+    home_.switch_to(next_fiber());
+    if (waiting_.empty()) return;
+    resumed_.clear();
+    resumed_.swap(waiting_);
+    require_one_barrier();
+    shuffle(resumed_);
+    gone_on_ = 0;
   }
-  while (!waiting_.empty()) {
-    std::vector<Fiber*> ready;
-    ready.swap(waiting_);
-    for (const Fiber* fiber : ready) {
-      if (fiber->waits_at == ready.front()->waits_at) continue;
-      idle_.insert(idle_.end(), ready.begin(), ready.end());
+}
+
+void Processor::require_one_barrier() const {
+  for (const Worker* worker : resumed_) {
+    if (worker->waits_at != resumed_.front()->waits_at)
       throw std::runtime_error("threads of one block wait at different barriers");
+  }
+}
+
+/// That of a thread that can run; else that of run_block.
+Fiber& Processor::next_fiber() {
+  if (begun_ < order_.size()) {
+    if (idle_.empty()) {
+      workers_.push_back(std::make_unique<Worker>(&Processor::enter));
+      idle_.push_back(workers_.back().get());
     }
-    shuffle(ready);
-    for (Fiber* const fiber : ready) go_on(fiber);
+    current_ = idle_.back();
+    idle_.pop_back();
+  } else if (gone_on_ < resumed_.size()) {
+    current_ = resumed_[gone_on_++];
+    threadIdx = current_->thread;
+  } else {
+    return home_;
   }
-}
-
-/// Returns when the fiber waits or has no thread left.
-void Processor::go_on(Fiber* fiber) {
-  current_ = fiber;
-  threadIdx = fiber->thread;
-  fiber->waits_at = 0;
-  if (_setjmp(home_) == 0) {
-    if (fiber->begun) _longjmp(fiber->place, 1);
-    begin(*fiber);
-  }
-  (current_->waits_at != 0 ? waiting_ : idle_).push_back(current_);
-}
-
-void Processor::begin(Fiber& fiber) {
-  fiber.begun = true;
-  ucontext_t context{};
-  getcontext(&context);
-  context.uc_stack.ss_sp = fiber.stack.get();
-  context.uc_stack.ss_size = kStackBytes;
-  makecontext(&context, &Processor::enter, 0);
-  setcontext(&context);
+  return current_->fiber;
 }
 
 void Processor::work() {
   for (;;) {
-    while (next_ < order_.size()) {
-      const unsigned i = order_[next_++];
-      threadIdx = {i % blockDim.x, i / blockDim.x % blockDim.y, i / (blockDim.x * blockDim.y)};
-      current_->thread = threadIdx;
+    while (begun_ < order_.size()) {
+      threadIdx = current_->thread = order_[begun_++];
       (*thread_)();
     }
-    leave();
+    Worker* const own = current_;
+    idle_.push_back(own);
+    own->fiber.switch_to(next_fiber());
   }
 }
 
 void Processor::enter() { processor().work(); }
 
-/// Returns when the fiber is resumed.
-void Processor::leave() {
-  if (_setjmp(current_->place) == 0) _longjmp(home_, 1);
-}
-
+/// Returns when the thread is resumed.
 void Processor::wait(int line) {
-  current_->waits_at = line;
-  leave();
+  Worker* const own = current_;
+  own->waits_at = line;
+  waiting_.push_back(own);
+  own->fiber.switch_to(next_fiber());
 }
 
 }  // namespace
@@ -191,14 +212,7 @@ void barrier(int line) { processor().wait(line); }
 unsigned char* shared_memory() { return processor().shared(); }
 
 std::size_t chance(std::size_t count) {
-  static std::uint64_t state = [] {
-    const char* const seed = std::getenv("STAND_IN_SEED");
-    return 0x9E3779B97F4A7C15ull * (seed != nullptr ? std::strtoull(seed, nullptr, 10) * 2 + 1 : 3);
-  }();
-  state ^= state << 13;  // xorshift (Marsaglia 2003)
-  state ^= state >> 7;
-  state ^= state << 17;
-  return static_cast<std::size_t>((state >> 32) * count >> 32);
+  return scale(static_cast<std::uint32_t>(sequence().next() >> 32), count);
 }
 
 }  // namespace cifar_mpi::stand_in

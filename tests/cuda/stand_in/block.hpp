@@ -7,7 +7,7 @@
 #include <functional>
 #include <vector>
 
-/// Runs kernels on the processor, one block after another: the threads of a block are contexts that switch at
+/// Runs kernels on the processor, one block after another: the threads of a block are fibers that switch at
 /// barriers. The order of blocks, and of threads between two barriers, is random, so that a kernel that
 /// relies on an order without enforcing it gives varying results.
 namespace cifar_mpi::stand_in {

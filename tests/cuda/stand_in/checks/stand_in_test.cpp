@@ -370,6 +370,33 @@ TEST(StandInBlocks, LetNoThreadPassABarrierBeforeAllAreThere) {
   EXPECT_EQ(arrived, 120);
 }
 
+TEST(StandInBlocks, ResumeEachThreadAsItWasInNoFixedOrder) {
+  const auto index = [] { return (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x; };
+  std::vector<unsigned> all(64);
+  std::iota(all.begin(), all.end(), 0u);
+  std::set<std::vector<unsigned>> orders;
+  for (int i = 0; i < 5; ++i) {
+    std::vector<std::vector<unsigned>> found(4);
+    run(1, {8, 4, 2}, [&] {
+      const unsigned own = index();
+      double sum = own;
+      for (int line = 1; line <= 4; ++line) {
+        barrier(line);
+        EXPECT_EQ(index(), own);
+        sum += line;
+        found[static_cast<std::size_t>(line - 1)].push_back(own);
+      }
+      EXPECT_EQ(sum, own + 10.0);
+    });
+    for (std::vector<unsigned>& order : found) {
+      orders.insert(order);
+      std::sort(order.begin(), order.end());
+      EXPECT_EQ(order, all);
+    }
+  }
+  EXPECT_EQ(orders.size(), 20u);  // each barrier draws one of 64! orders
+}
+
 TEST_F(StandInDeathTest, RefusesBarriersThatNotAllThreadsReachAndGridsThatNoGpuTakes) {
   const auto fails = [](dim3 blocks, dim3 threads, const std::function<void()>& thread) {
     const Stream stream = make_stream();

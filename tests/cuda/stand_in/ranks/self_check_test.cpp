@@ -67,6 +67,7 @@ class GpuSelfCheck : public testing::Test {
 };
 
 TEST_F(GpuSelfCheck, PassesTheBackend) {
+  if (world().size() == 2) GTEST_SKIP() << "SelfCheckedRun.PrintsATableAloneForAdministrators has two ranks";
   const selfcheck::SelfCheckReport report = find(Precision::bf16);
   EXPECT_TRUE(report.good) << report.faults.front();
   EXPECT_EQ(report.table.size(), has_judge() ? 9u : 8u);
