@@ -22,7 +22,7 @@ import study_page
 ROOT = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
 SETTINGS = ["hosts", "nodes", "ranks", "model", "device", "threads", "batch_size", "global_batch", "seconds", "rounds", "sizes", "train",
             "target", "apart"]  # what a resumed study must share with its first start
-RAW_VERSION, SHOWN_AFTER_S = 1, 60  # of raw.jsonl; how long an NFS client may believe its cache (acdirmax)
+RAW_VERSION, SHOWN_AFTER_S = 2, 60  # of raw.jsonl; how long an NFS client may believe its cache (acdirmax)
 
 
 def fail(text, status=2):
@@ -237,7 +237,8 @@ class Study:
 
         def with_sum(_):
             step = read(_)[0]
-            result = {name: step[name] for name in ("program", "backend", "kernels", "bits")}
+            kept = ("program", "backend", "kernels", "bits", "slice_ms", "slice_share")
+            result = {name: step[name] for name in kept if name in step}
             for name in ("images_per_s", "processor_share", "peak_gflops", "copy_gb_s"):
                 if name in step:  # a GPU's speed does not depend on its share of processors
                     result[name] = step[name][1]

@@ -84,7 +84,8 @@ def check_plots(page, where):
 
 def make_study(folder):
     """The page of a study with every section, and a problem whose text looks like markup."""
-    step = {"program": "0", "backend": "cpu", "kernels": "k", "bits": "ab", "copy_gb_s": 9.0, "peak_gflops": 80.0, "sum_us": 50.0}
+    step = {"program": "0", "backend": "cpu", "kernels": "k", "bits": "ab", "copy_gb_s": 9.0, "peak_gflops": 80.0, "sum_us": 50.0,
+            "slice_ms": [5.0] * 6}
     lines = [{"part": "node", "nodes": [node], "node": node, "round": i, "result": {**step, "images_per_s": 100.0 + i}}
              for node in ("node1", "node2") for i in range(3)]
     lines += [{"part": "pair", "nodes": ["node1", "node2"], "round": i, "result": {"bandwidth_gbit_s": 9.0 + i, "message_us": [20.0]}}
