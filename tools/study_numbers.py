@@ -50,6 +50,10 @@ def percent(share):
     return f"{100 * share:.0f} %"
 
 
+def counted(n, thing):
+    return f"{n} {thing}{'' if n == 1 else 's'}"
+
+
 def by(lines, *names):
     """The results of the lines, grouped by the values of these keys."""
     groups = defaultdict(list)
@@ -256,7 +260,7 @@ def judge_sums(lines, problems, metrics):
 
 def judge_scaling(lines, settings, metrics):
     """Efficiency = images/s per node over that on the fewest nodes; communication = share of a step that it takes less without
-    all-reduces."""
+    all-reduces (none where noise makes it take more)."""
     points = by(lines, "nodes", "batch")
     scaling = {}
     for mode in ("strong", "weak"):
@@ -267,8 +271,8 @@ def judge_scaling(lines, settings, metrics):
             if not results:
                 continue
             speed = interval([r["images_per_s"][1] for r in results])
-            metrics[f"{mode} scaling, {nodes} nodes"] = {"unit": "images/s", **speed}
-            talk = statistics.median(1.0 - r["alone_ms"][1] / r["step_ms"][1] if "alone_ms" in r else 0.0 for r in results)
+            metrics[f"{mode} scaling, {counted(nodes, 'node')}"] = {"unit": "images/s", **speed}
+            talk = max(0.0, statistics.median(1.0 - r["alone_ms"][1] / r["step_ms"][1] if "alone_ms" in r else 0.0 for r in results))
             first = rows[0] if rows else {"nodes": nodes, "images_per_s": speed}
             efficiency = speed["median"] / nodes / (first["images_per_s"]["median"] / first["nodes"])
             rows.append({"nodes": nodes, "ranks": nodes * settings["ranks"], "batch_per_rank": batch, "images_per_s": speed,
@@ -340,8 +344,8 @@ def judge_energy(lines, metrics):
 def paragraph(study):
     """For a paper."""
     settings, program = study["settings"], study["program"] or "cifar_mpi"
-    text = (f"Measured with cifar_mpi {program} and its tools/study on {len(settings['hosts'])} nodes with {settings['ranks']} ranks "
-            f"each ({study['backend'] or 'backend unknown'}), model {settings['model']}, {settings['batch_size']} images per rank. "
+    text = (f"Measured with cifar_mpi {program} and its tools/study on {counted(len(settings['hosts']), 'node')} with "
+            f"{counted(settings['ranks'], 'rank')} each ({study['backend'] or 'backend unknown'}), model {settings['model']}, {settings['batch_size']} images per rank. "
             "Figures are medians with 95 % intervals of the median over launches in random order; of fewer than 6 launches, ranges. ")
     for mode, rows in study["scaling"].items():
         if len(rows) > 1:

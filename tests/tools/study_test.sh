@@ -136,6 +136,17 @@ TellsWhatLimitsTheScaling() {
   run 0 --hosts "$hosts" --nodes 1,4 --parts scaling --repeats 2
   is 'study["scaling"]["strong"][1]["verdict"]' 'ranks compute less efficiently on smaller batches'
   is 'study["scaling"]["weak"][1]["verdict"]' 'ranks compute more slowly than on fewer nodes'
+  python3 - "$root/tools" <<'END' || fail 'a share is below zero'
+import sys
+sys.path.insert(0, sys.argv[1])
+sys.dont_write_bytecode = True
+import study_numbers as numbers
+metrics = {}
+result = {"images_per_s": [9, 9, 9], "step_ms": [10, 10, 10], "alone_ms": [14, 14, 14]}  # noise
+found = numbers.judge_scaling([{"nodes": 1, "batch": 8, "result": result}], {"nodes": [1], "ranks": 1, "batch_size": 8, "global_batch": 8}, metrics)
+assert found["weak"][0]["communication"] == 0, found
+assert list(metrics) == ["strong scaling, 1 node", "weak scaling, 1 node"], metrics
+END
 }
 
 MeasuresDisjointNodesAtOnce() {
@@ -395,9 +406,30 @@ ComparesTwoStudies() {
   echo 3.3 >faults/node4.link
   run 3 --hosts "$hosts" --parts nodes,links --out after
   ends_with 0 "$study" --compare before after
-  grep -qE '^[0-9]+ of 22 metrics agree within their intervals; 0 are in one study alone' said || fail 'there is no sum of the comparison'
+  grep -qE '^(1[0-9]|2[0-2]) of 22 metrics agree within their intervals \([0-9]+ %\); 0 are in one study alone' said || fail 'there is no sum of the comparison'
   ! grep 'all-reduce' said | grep differs || fail 'equal times differ'
   grep -E '^pair node1 - node4: bandwidth .*Gbit/s .*0\.3[0-9]+ +differs$' said >/dev/null || fail 'the slow link is not in the comparison'
+  grep '^wrote' said && fail 'a page that was not asked for'
+  ends_with 0 "$study" --compare before after --page compared.html
+  says 'wrote compared.html'
+  python3 - <<'END' || fail 'the page lacks something'
+import re
+page = open("compared.html").read()
+assert "<title>Two studies compared</title>" in page and "No problem was found." in page, page
+differ = page[page.index("<h2>Metrics that differ</h2>"):page.index("<h2>All metrics</h2>")]
+assert "pair node1 - node4: bandwidth" in differ and "all-reduce" not in differ, differ
+assert len(re.findall("<tr>", page[page.index("<h2>All metrics</h2>"):])) == 23, page
+assert page.count("The link of node4 is slow") == 1 and page.index("Problems after") < page.index("The link of node4"), page
+END
+  # a reader that ends early
+  (set +o pipefail; "$study" --compare before after 2>errors | true; sleep 1)
+  [ ! -s errors ] || fail "it complains about a closed pipe: $(cat errors)"
+  ends_with 2 "$study" --compare before
+  says 'study: --compare takes two studies, as in --compare before after; got 1: before'
+  run 2 --page page.html
+  says '--page needs --compare'
+  ends_with 2 "$study" --compare before after --page /nowhere/page.html
+  says '/nowhere/page.html cannot be written: No such file or directory'
   sed -i 's/"version": 2/"version": 1/' after/study.json
   ends_with 2 "$study" --compare before after
   says 'after/study.json has version 1; this program reads version 2'
@@ -449,7 +481,7 @@ RefusesNonsense() {
   run 2 --hosts node1,node1
   says "--hosts takes different names of hosts"
   run 2 --hosts node1 --nodes 1,2
-  says '--nodes has 2, but there are 1 nodes: node1'
+  says '--nodes has 2, but there is 1 node: node1'
   run 2 --nodes 1,3
   says '--global-batch 128 cannot be divided among the 3 ranks of 3 nodes'
   run 0 --hosts node1,node2,node3 --parts nodes --rounds 2 --out three  # which need not divide the batch
