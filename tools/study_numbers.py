@@ -11,7 +11,7 @@ BLOCKS = 6  # parts of a launch in which nodes are compared
 # other nodes before it is named: its fastest steps (images_per_s) or all its rounds.
 NODE_METRICS = {"images_per_s": ("images/s", True, 0.05), "peak_gflops": ("GFLOP/s", True, 0.05),
                 "copy_gb_s": ("GB/s", True, 0.1), "sum_us": ("us", False, 0.3)}
-DISTURBED = 0.1  # a node that gets this share of the processor less than the others is not judged by its steps: their caches suffer
+CACHES = 0.5  # of the processor time that other work takes from a node, the share that its steps may be slower: it takes caches, too
 LESS_PROCESSOR = 0.05  # the share by which a node's part of the processor time must be less than the others' before it is named
 SLOW_LINK = 0.7  # of the links' usual bandwidth
 
@@ -157,8 +157,7 @@ def slow_steps(lines, nodes, margin, chance):
         return statistics.median(value for other, value in values.items() if other != node)
 
     for node in nodes if len(nodes) > 1 else []:
-        if shares[node] < (1 - DISTURBED) * of_others(node, shares):
-            continue
+        less = max(0.0, 1 - shares[node] / of_others(node, shares))
         share = 1 - of_others(node, fastest) / fastest[node]
         worse, n = 0, 0
         for row in rounds.values():
@@ -167,7 +166,7 @@ def slow_steps(lines, nodes, margin, chance):
                 same = [blocks[i] for blocks in others if blocks[i] is not None]
                 if own is not None and same:
                     worse, n = worse + (own > statistics.median(same)), n + 1
-        if share > margin and sign_tail(worse, n) < chance:
+        if share > margin + CACHES * less and sign_tail(worse, n) < chance:
             found[node] = share, worse, n
     return found
 

@@ -206,11 +206,12 @@ assert numbers.slow_steps(lines, list(slices), 0.05, 0.001) == {"node2": (1 - 5 
 assert numbers.slow_steps(lines[:1], ["node1"], 0.05, 0.001) == {}
 close = [{"node": node, "round": i, "result": {"slice_ms": [ms] * 12}} for i in range(6) for node, ms in (("node1", 5.0), ("node2", 5.2))]
 assert numbers.slow_steps(close, ["node1", "node2"], 0.05, 0.001) == {}, "4 % are no fault"
-# a node with less of the processor than others has less of the caches
-for line in lines:
-    line["result"]["slice_share"] = [0.8 if line["node"] == "node2" else 1.0] * 12
-    line["result"]["slice_ms"] = [6 / 0.8 if line["node"] == "node2" else 5.0] * 12
-assert numbers.slow_steps(lines, list(slices), 0.05, 0.001) == {}
+# a node with a fifth less of the processor than others has less of the caches, and may be a tenth slower beyond the margin
+for ms, names in (5.8, []), (6.0, ["node2"]):
+    for line in lines:
+        line["result"]["slice_share"] = [0.8 if line["node"] == "node2" else 1.0] * 12
+        line["result"]["slice_ms"] = [ms / 0.8 if line["node"] == "node2" else 5.0] * 12
+    assert list(numbers.slow_steps(lines, list(slices), 0.05, 0.001)) == names, ms
 END
 }
 
