@@ -5,10 +5,13 @@ from collections import defaultdict
 
 FORMAT, VERSION = "cifar_mpi study", 2
 SMALLEST = 6  # of fewer values, the range from least to most is no 95 % interval of the median
-# Of what a node is measured by: the unit, whether more is better, and the share by which all its rounds must be worse than the
-# median of the other nodes before it is named.
+SIGNIFICANT = 0.01  # the chance of naming any node if all are equal, divided among nodes and what they are measured by
+BLOCKS = 6  # parts of a launch in which nodes are compared
+# Of what a node is measured by: the unit, whether more is better, and the share by which it must be worse than the median of the
+# other nodes before it is named: its fastest steps (images_per_s) or all its rounds.
 NODE_METRICS = {"images_per_s": ("images/s", True, 0.05), "peak_gflops": ("GFLOP/s", True, 0.05),
                 "copy_gb_s": ("GB/s", True, 0.1), "sum_us": ("us", False, 0.3)}
+CACHES = 0.5  # of the processor time that other work takes from a node, the share that its steps may be slower: it takes caches, too
 LESS_PROCESSOR = 0.05  # the share by which a node's part of the processor time must be less than the others' before it is named
 SLOW_LINK = 0.7  # of the links' usual bandwidth
 
@@ -47,6 +50,10 @@ def percent(share):
     return f"{100 * share:.0f} %"
 
 
+def counted(n, thing):
+    return f"{n} {thing}{'' if n == 1 else 's'}"
+
+
 def by(lines, *names):
     """The results of the lines, grouped by the values of these keys."""
     groups = defaultdict(list)
@@ -71,13 +78,13 @@ def relative(values, better):
     return ratios
 
 
-def is_worse(ratios, margin):
+def is_worse(ratios, margin, chance):
     """Whether all ratios are below 1 - margin, and together by more than their spread explains (t-test of their logarithms)."""
     if len(ratios) < 2 or max(ratios) >= 1 - margin:
         return False
     logs = [-math.log(ratio) for ratio in ratios]
     spread = statistics.stdev(logs)
-    return not spread or t_tail(statistics.mean(logs) / spread * math.sqrt(len(logs)), len(logs) - 1) < 0.001
+    return not spread or t_tail(statistics.mean(logs) / spread * math.sqrt(len(logs)), len(logs) - 1) < chance
 
 
 def judge_bits(lines, problems):
@@ -111,10 +118,57 @@ def rounds_of(lines, name):
     return values
 
 
-def per_processor(values, shares):
-    """Speeds as if each rank had its processors alone; unchanged where the shares of a round are not known."""
-    return {round_: {node: value / shares[round_][node] for node, value in row.items()}
-            if row.keys() <= shares.get(round_, {}).keys() else row for round_, row in values.items()}
+def fast(times):
+    """Their 10 % quantile. Other work and other virtual machines only ever slow a node, so its fastest steps show the node itself."""
+    return sorted(times)[len(times) // 10]
+
+
+def slices_of(lines):
+    """{round: {node: times of its slices}}, as if each rank had its processors alone, and {node: its share of the processors}."""
+    values, total = defaultdict(dict), defaultdict(lambda: [0.0, 0.0])
+    for line in lines:
+        node, times = line["node"], line["result"]["slice_ms"]
+        shares = line["result"].get("slice_share", [1.0] * len(times))  # a GPU's speed does not depend on it
+        values[line["round"]][node] = [ms * share for ms, share in zip(times, shares)]
+        total[node][0] += sum(values[line["round"]][node])
+        total[node][1] += sum(times)
+    return values, {node: got / time for node, (got, time) in total.items()}
+
+
+def blocks_of(times):
+    found = [times[i * len(times) // BLOCKS:(i + 1) * len(times) // BLOCKS] for i in range(BLOCKS)]
+    return [fast(block) if block else None for block in found]
+
+
+def sign_tail(worse, n):
+    """The chance that at least so many of n are worse, if each is with one half."""
+    return sum(math.comb(n, k) for k in range(worse, n + 1)) / 2**n
+
+
+def slow_steps(lines, nodes, margin, chance):
+    """{node: (share by which its fastest steps are slower, blocks in which they are, blocks)} of the slow nodes.
+
+    The fastest steps of all rounds are compared with the median of the other nodes, and by a sign test those of each block.
+    """
+    (rounds, shares), found = slices_of(lines), {}
+    fastest = {node: fast([time for row in rounds.values() for time in row.get(node, [])]) for node in nodes}
+
+    def of_others(node, values):
+        return statistics.median(value for other, value in values.items() if other != node)
+
+    for node in nodes if len(nodes) > 1 else []:
+        less = max(0.0, 1 - shares[node] / of_others(node, shares))
+        share = 1 - of_others(node, fastest) / fastest[node]
+        worse, n = 0, 0
+        for row in rounds.values():
+            others = [blocks_of(times) for other, times in row.items() if other != node]
+            for i, own in enumerate(blocks_of(row.get(node, []))):
+                same = [blocks[i] for blocks in others if blocks[i] is not None]
+                if own is not None and same:
+                    worse, n = worse + (own > statistics.median(same)), n + 1
+        if share > margin + CACHES * less and sign_tail(worse, n) < chance:
+            found[node] = share, worse, n
+    return found
 
 
 def judge_nodes(lines, problems, metrics):
@@ -123,25 +177,31 @@ def judge_nodes(lines, problems, metrics):
     for line in lines:
         nodes.setdefault(line["node"], {"bits": line["result"]["bits"], "backend": line["result"]["backend"]})
     shares, busy = rounds_of(lines, "processor_share"), set()
+    chance = SIGNIFICANT / max(1, len(nodes) * (len(NODE_METRICS) + 1))  # and the share of the processor
     for node in nodes:
         own = [row[node] for row in shares.values() if node in row]
         if own:
             nodes[node]["processor_share"] = interval(own)
     for node, ratios in relative(shares, True).items():
-        if is_worse(ratios, LESS_PROCESSOR):
+        if is_worse(ratios, LESS_PROCESSOR, chance):
             busy.add(node)
             problems.append(f"{node} gets {percent(1 - statistics.median(ratios))} less processor time than the median of the other nodes, "
                             f"in each of {len(ratios)} rounds: other work or a limit takes it, or threads wait for a slower core. "
                             "End other work, and measure again; if it stays, check the cores.")
+    for node, (share, worse, n) in slow_steps(lines, nodes, NODE_METRICS["images_per_s"][2], chance).items():
+        problems.append(f"{node} is {percent(share)} worse than the median of the other nodes in images_per_s (images/s) by their fastest "
+                        f"steps, and worse in {worse} of {n} parts of the measurement.")
     for name, (unit, better, margin) in NODE_METRICS.items():
         values = rounds_of(lines, name)
-        ratios = relative(per_processor(values, shares) if name == "images_per_s" else values, better)
+        ratios = relative(values, better)
         for node in nodes:
             own = [row[node] for row in values.values() if node in row]
             if not own:
                 continue
             nodes[node][name] = metrics[f"node {node}: {name}"] = {"unit": unit, **interval(own)}
-            if is_worse(ratios[node], margin) and not (name == "copy_gb_s" and node in busy):  # other work takes the memory, too
+            if name == "images_per_s":  # judged by slices of its rounds
+                continue
+            if is_worse(ratios[node], margin, chance) and not (name == "copy_gb_s" and node in busy):  # other work takes the memory, too
                 problems.append(f"{node} is {percent(1 - statistics.median(ratios[node]))} worse than the median of the other nodes in "
                                 f"{name} ({unit}), and worse in each of {len(ratios[node])} rounds.")
     return nodes
@@ -199,7 +259,7 @@ def judge_sums(lines, problems, metrics):
 
 def judge_scaling(lines, settings, metrics):
     """Efficiency = images/s per node over that on the fewest nodes; communication = share of a step that it takes less without
-    all-reduces."""
+    all-reduces (none where noise makes it take more)."""
     points = by(lines, "nodes", "batch")
     scaling = {}
     for mode in ("strong", "weak"):
@@ -210,8 +270,8 @@ def judge_scaling(lines, settings, metrics):
             if not results:
                 continue
             speed = interval([r["images_per_s"][1] for r in results])
-            metrics[f"{mode} scaling, {nodes} nodes"] = {"unit": "images/s", **speed}
-            talk = statistics.median(1.0 - r["alone_ms"][1] / r["step_ms"][1] if "alone_ms" in r else 0.0 for r in results)
+            metrics[f"{mode} scaling, {counted(nodes, 'node')}"] = {"unit": "images/s", **speed}
+            talk = max(0.0, statistics.median(1.0 - r["alone_ms"][1] / r["step_ms"][1] if "alone_ms" in r else 0.0 for r in results))
             first = rows[0] if rows else {"nodes": nodes, "images_per_s": speed}
             efficiency = speed["median"] / nodes / (first["images_per_s"]["median"] / first["nodes"])
             rows.append({"nodes": nodes, "ranks": nodes * settings["ranks"], "batch_per_rank": batch, "images_per_s": speed,
@@ -283,8 +343,8 @@ def judge_energy(lines, metrics):
 def paragraph(study):
     """For a paper."""
     settings, program = study["settings"], study["program"] or "cifar_mpi"
-    text = (f"Measured with cifar_mpi {program} and its tools/study on {len(settings['hosts'])} nodes with {settings['ranks']} ranks "
-            f"each ({study['backend'] or 'backend unknown'}), model {settings['model']}, {settings['batch_size']} images per rank. "
+    text = (f"Measured with cifar_mpi {program} and its tools/study on {counted(len(settings['hosts']), 'node')} with "
+            f"{counted(settings['ranks'], 'rank')} each ({study['backend'] or 'backend unknown'}), model {settings['model']}, {settings['batch_size']} images per rank. "
             "Figures are medians with 95 % intervals of the median over launches in random order; of fewer than 6 launches, ranges. ")
     for mode, rows in study["scaling"].items():
         if len(rows) > 1:

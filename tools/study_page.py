@@ -1,6 +1,8 @@
 """Shows the result of tools/study: as text, as an HTML page in the style of cifar_mpi_report, and two of them side by side."""
 from html import escape
 
+from study_numbers import counted
+
 
 def digits(value):
     return "-" if value is None else f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"
@@ -73,9 +75,9 @@ def text(study):
     return "\n\n".join(parts + ["\n".join(remarks(study))] * bool(remarks(study)))
 
 
-def chart(study):
-    """Images/s over nodes, with the line of perfect scaling; none where there are fewer than two numbers of nodes."""
-    modes = {mode: rows for mode, rows in study["scaling"].items() if len(rows) > 1}
+def chart(curves):
+    """Images/s over nodes of {name: rows}, with the line of perfect scaling; none where there are fewer than two numbers of nodes."""
+    modes = {name: rows for name, rows in curves.items() if len(rows) > 1}
     if not modes:
         return ""
     first = next(iter(modes.values()))[0]
@@ -93,7 +95,7 @@ def chart(study):
             speed = row["images_per_s"]
             lines.append(f'<path class="line s{i}" d="M{point(row["nodes"], speed["low"])} L{point(row["nodes"], speed["high"])}"/>')
         legend.append(f'<li><svg class="key" viewBox="0 0 35 10" aria-hidden="true"><path class="line s{i}" d="M0,5 L35,5"/></svg>'
-                      f"{mode} scaling</li>")
+                      f"{mode}</li>")
     labels = "".join(f'<text x="{60 + 520 * row["nodes"] / most:.1f}" y="268" text-anchor="middle">{row["nodes"]}</text>' for row in
                      max(modes.values(), key=len))
     labels += f'<text x="55" y="24" text-anchor="end">{digits(top)}</text><text x="55" y="254" text-anchor="end">0</text>'
@@ -110,48 +112,82 @@ def table_html(heads, rows):
     return f'<div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
-def page(study, style):
-    """The page; `style` is the path of the report's style sheet."""
+def curves_of(study, suffix=""):
+    return {f"{mode} scaling{suffix}": rows for mode, rows in study["scaling"].items()}
+
+
+def whole_page(title, style, body):
+    """`style` is the path of the report's style sheet."""
     try:
         with open(style, encoding="utf-8") as file:
             css = file.read()
     except OSError:
         css = ""  # a tree without sources: the page is plain
+    return ('<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">\n'
+            f"<title>{escape(title)}</title><style>\n{css}\n"
+            "svg text { fill: var(--soft); font-size: 12px; }\nfigure { max-width: 46rem; }\n</style></head><body><main>\n"
+            f"<h1>{escape(title)}</h1>{body}\n</main></body></html>\n")
+
+
+def listed(facts):
+    items = "".join(f"<dt>{escape(name)}</dt><dd>{escape(str(value))}</dd>" for name, value in facts.items() if value is not None)
+    return f"<dl>{items}</dl>\n"
+
+
+def page(study, style):
     settings = study["settings"]
     problems = "".join(f"<li>{escape(problem)}</li>" for problem in study["problems"])
     sections = [f'<section id="problems"><h2>Problems</h2><ul>{problems}</ul></section>' if problems
                 else '<section><h2>Problems</h2><p>No problem was found.</p></section>']
-    sections += [f"<section><h2>Scaling</h2>{chart(study)}</section>"] if chart(study) else []
+    drawn = chart(curves_of(study))
+    sections += [f"<section><h2>Scaling</h2>{drawn}</section>"] if drawn else []
     sections += [f"<section><h2>{escape(title)}</h2>{table_html(heads, rows)}</section>" for title, heads, rows in tables(study)]
     sections += ["".join(f"<p>{escape(remark)}</p>" for remark in remarks(study))]
     facts = {"nodes": ", ".join(settings["hosts"]), "ranks per node": settings["ranks"], "program": study["program"],
              "backend": study["backend"], "commit of the tool": settings.get("commit"), "begun": settings.get("began"),
              "command": settings.get("command")}
-    listed = "".join(f"<dt>{escape(name)}</dt><dd>{escape(str(value))}</dd>" for name, value in facts.items() if value is not None)
     everything = table_html(["metric", "median and 95 % interval (of fewer than 6 values: their range)", "unit", "values"],
                             [[name, spread(found), found["unit"], str(found["n"])] for name, found in study["metrics"].items()])
-    return ('<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">\n'
-            f"<title>Study of {len(settings['hosts'])} nodes</title><style>\n{css}\n"
-            "svg text { fill: var(--soft); font-size: 12px; }\nfigure { max-width: 46rem; }\n</style></head><body><main>\n"
-            f"<h1>Study of {len(settings['hosts'])} nodes</h1><dl>{listed}</dl>\n" + "\n".join(sections) +
+    body = (listed(facts) + "\n".join(sections) +
             f"\n<section><h2>To quote</h2><p>{escape(study['paragraph'])}</p></section>\n"
-            f"<section><h2>All metrics</h2><details><summary>{len(study['metrics'])} metrics</summary>{everything}</details></section>\n"
-            "</main></body></html>\n")
+            f"<section><h2>All metrics</h2><details><summary>{len(study['metrics'])} metrics</summary>{everything}</details></section>")
+    return whole_page(f"Study of {counted(len(settings['hosts']), 'node')}", style, body)
 
 
-def comparison(before, after):
-    """A line per metric of both studies: whether their intervals overlap."""
-    shared = [name for name in before["metrics"] if name in after["metrics"]]
-    rows = [["metric", "unit", "before", "after", "ratio", ""]]
-    agree = 0
-    for name in shared:
-        old, new = before["metrics"][name], after["metrics"][name]
-        same = old["low"] <= new["high"] and new["low"] <= old["high"]
-        agree += same
-        rows.append([name, old["unit"], spread(old), spread(new), f"{new['median'] / old['median']:.3f}" if old["median"] else "-",
-                     "" if same else "differs"])
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
-    missing = len(set(before["metrics"]) ^ set(after["metrics"]))
-    lines.append(f"{agree} of {len(shared)} metrics agree within their intervals; {missing} are in one study alone.")
-    return "\n".join(lines)
+class Comparison:
+    """The metrics that two studies share, and whether their intervals overlap."""
+
+    def __init__(self, before, after):
+        self.studies, self.rows, self.agree = (before, after), [], 0
+        shared = [name for name in before["metrics"] if name in after["metrics"]]
+        for name in shared:
+            old, new = before["metrics"][name], after["metrics"][name]
+            same = old["low"] <= new["high"] and new["low"] <= old["high"]
+            self.agree += same
+            self.rows.append([name, old["unit"], spread(old), spread(new), f"{new['median'] / old['median']:.3f}" if old["median"] else "-",
+                              "" if same else "differs"])
+        alone = len(set(before["metrics"]) ^ set(after["metrics"]))
+        self.sum = (f"{self.agree} of {counted(len(shared), 'metric')} {'agrees' if len(shared) == 1 else 'agree'} within their intervals"
+                    + (f" ({percent(self.agree / len(shared))})" if shared else "") + f"; {alone} are in one study alone.")
+
+    def text(self):
+        """A line per metric, for a terminal."""
+        rows = [["metric", "unit", "before", "after", "ratio", ""], *self.rows]
+        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
+        return "\n".join([*lines, self.sum])
+
+    def page(self, style):
+        """One study laid over the other: scaling in one chart, metrics side by side, and what each of them names."""
+        names = ("before", "after")
+        drawn = chart({name: rows for study, when in zip(self.studies, names) for name, rows in curves_of(study, f", {when}").items()})
+        body = "".join(listed({f"{when}: {key}": study["settings"].get(key) for key in ("began", "commit", "command")} |
+                              {f"{when}: nodes": ", ".join(study["settings"]["hosts"])}) for study, when in zip(self.studies, names))
+        body += f"<p>{escape(self.sum)}</p>" + (f"<section><h2>Scaling</h2>{drawn}</section>" if drawn else "")
+        heads = ["metric", "unit", "before: median and 95 % interval", "after", "ratio", "differs"]
+        for title, rows in (("Metrics that differ", [row for row in self.rows if row[-1]]), ("All metrics", self.rows)):
+            body += f"<section><h2>{title}</h2>" + (table_html(heads, rows) if rows else "<p>None.</p>") + "</section>"
+        for study, when in zip(self.studies, names):
+            items = "".join(f"<li>{escape(problem)}</li>" for problem in study["problems"])
+            body += f"<section><h2>Problems {when}</h2>" + (f"<ul>{items}</ul>" if items else "<p>No problem was found.</p>") + "</section>"
+        return whole_page("Two studies compared", style, body)

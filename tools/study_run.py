@@ -20,9 +20,10 @@ import study_numbers as numbers
 import study_page
 
 ROOT = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
+STYLE = os.path.join(ROOT, "src", "page", "page.css")
 SETTINGS = ["hosts", "nodes", "ranks", "model", "device", "threads", "batch_size", "global_batch", "seconds", "rounds", "sizes", "train",
             "target", "apart"]  # what a resumed study must share with its first start
-RAW_VERSION, SHOWN_AFTER_S = 1, 60  # of raw.jsonl; how long an NFS client may believe its cache (acdirmax)
+RAW_VERSION, SHOWN_AFTER_S = 2, 60  # of raw.jsonl; how long an NFS client may believe its cache (acdirmax)
 
 
 def fail(text, status=2):
@@ -237,7 +238,8 @@ class Study:
 
         def with_sum(_):
             step = read(_)[0]
-            result = {name: step[name] for name in ("program", "backend", "kernels", "bits")}
+            kept = ("program", "backend", "kernels", "bits", "slice_ms", "slice_share")
+            result = {name: step[name] for name in kept if name in step}
             for name in ("images_per_s", "processor_share", "peak_gflops", "copy_gb_s"):
                 if name in step:  # a GPU's speed does not depend on its share of processors
                     result[name] = step[name][1]
@@ -338,8 +340,7 @@ class Study:
     def write(self):
         study = numbers.summarize(self.settings, self.lines)
         files.replace(os.path.join(self.args.out, "study.json"), (json.dumps(study, indent=1) + "\n").encode())
-        style = os.path.join(ROOT, "src", "page", "page.css")
-        files.replace(os.path.join(self.args.out, "study.html"), study_page.page(study, style).encode())
+        files.replace(os.path.join(self.args.out, "study.html"), study_page.page(study, STYLE).encode())
         return study
 
 

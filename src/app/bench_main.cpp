@@ -144,7 +144,15 @@ std::string to_json(const bench::StepBenchmark& b) {
       report::json_text(b.kernels), b.bits, b.ranks, b.batch_size);
   text += list("step_ms", b.step_s, 1e3) + list("images_per_s", b.images_per_s, 1.0) +
           list("peak_gflops", b.peak_flops, 1e-9) + list("copy_gb_s", b.copy_rate, 1e-9);
-  if (!ran_on_gpu(b)) text += list("processor_share", b.processor_share, 1.0);
+  const auto slices = [](const char* name, const std::vector<double>& values, double scale) {
+    std::string numbers;
+    for (const double value : values)
+      numbers += fmt::format("{}{:.6g}", numbers.empty() ? "" : ", ", scale * value);
+    return fmt::format(", \"{}\": [{}]", name, numbers);
+  };
+  text += slices("slice_ms", b.slice_s, 1e3);
+  if (!ran_on_gpu(b))
+    text += list("processor_share", b.processor_share, 1.0) + slices("slice_share", b.slice_share, 1.0);
   if (b.ranks > 1)
     text += list("alone_ms", b.alone_s, 1e3) + list("blocking_ms", b.blocking_s, 1e3) +
             list("exposed_ms", b.exposed_s, 1e3);

@@ -1,6 +1,7 @@
 #include "app/config_file.hpp"
 
 #include <algorithm>
+#include <filesystem>
 #include <utility>
 #include <vector>
 
@@ -172,6 +173,13 @@ Places read_config(CLI::App& app) {
   const CLI::Option* const config = app.get_option_no_throw(kOption);
   if (config == nullptr || config->count() == 0) return places;
   const std::string path = config->results().back();
+  std::error_code ignored;
+  const bool bare = path.find('/') == std::string::npos && !std::filesystem::exists(path, ignored);
+  if (bare) {
+    throw Error(ErrorKind::usage,
+                concat("there is no file '", path, "' for ", kOption, "; recipes are in jobs/recipes, as in ",
+                       kOption, " jobs/recipes/tutorial-fast.toml"));
+  }
   const std::vector<TomlItem> items = parse_toml(read_text_file(path, ErrorKind::usage), path);
   refuse_rivals(items, path);
   take(app, items, path, places);

@@ -42,6 +42,15 @@ std::string similar_option(const CLI::App& app, const std::string& word, const C
   return name.empty() ? name : "--" + name;
 }
 
+/// The option of that name in `app`, its groups or commands; null if there is none.
+const CLI::Option* find_option(const CLI::App& app, const std::string& name) {
+  if (const CLI::Option* const option = app.get_option_no_throw(name)) return option;
+  for (const CLI::App* part : parts_of(app)) {
+    if (const CLI::Option* const option = find_option(*part, name)) return option;
+  }
+  return nullptr;
+}
+
 /// What the unknown word may mean: never the word itself.
 std::string meaning(const CLI::App& app, const std::string& word) {
   const Counts any = [](const CLI::Option*) { return true; };
@@ -51,6 +60,8 @@ std::string meaning(const CLI::App& app, const std::string& word) {
     for (const CLI::App* command : commands) names.push_back(command->get_name());
     return commands.front()->parsed() ? std::string() : similar(word, names);
   }
+  if ((word + '=').starts_with("--recipe=") && find_option(app, "--config") != nullptr)
+    return "--model NAME or --config jobs/recipes/NAME.toml";
   const std::string meant = similar_option(app, word, any, false);
   if (!meant.empty() && meant != word.substr(0, word.find('='))) return meant;
   for (const CLI::App* command : commands) {
@@ -121,15 +132,6 @@ std::string reworded(const std::string& text, const std::string& theirs, const s
 template <class Kind>
 bool is(const CLI::ParseError& error) {
   return dynamic_cast<const Kind*>(&error) != nullptr;
-}
-
-/// The option of that name in `app`, its groups or commands; null if there is none.
-const CLI::Option* find_option(const CLI::App& app, const std::string& name) {
-  if (const CLI::Option* const option = app.get_option_no_throw(name)) return option;
-  for (const CLI::App* part : parts_of(app)) {
-    if (const CLI::Option* const option = find_option(*part, name)) return option;
-  }
-  return nullptr;
 }
 
 }  // namespace

@@ -116,6 +116,28 @@ double time_steps(const comm::World& world, engine::Runner& step, int steps, int
   return most(world.gather((steady_seconds() - begin) / steps));
 }
 
+/// Like time_steps, and appends the slices of these steps to the result.
+double time_slices(const comm::World& world, engine::Runner& step, int steps, int together, int threads,
+                   StepBenchmark& result) {
+  constexpr int kSlices = 50;
+  const int launches = steps / together, per_slice = (launches + kSlices - 1) / kSlices;
+  std::vector<double> seconds, shares;
+  world.barrier();
+  const double begin = steady_seconds();
+  for (int done = 0; done < launches; done += per_slice) {
+    const int here = std::min(per_slice, launches - done);
+    const Stopwatch watch;
+    for (int i = 0; i < here; ++i) step.replay(together);
+    step.finish();
+    shares.push_back(watch.processor_share(threads));
+    seconds.push_back(watch.seconds() / (here * together));
+  }
+  const double per_step_s = (steady_seconds() - begin) / steps;
+  for (const double slice : seconds) result.slice_s.push_back(most(world.gather(slice)));
+  for (const double share : shares) result.slice_share.push_back(least(world.gather(share)));
+  return most(world.gather(per_step_s));
+}
+
 /// Of the next two steps (StepBenchmark::bits): the second depends on the weights that the first changed.
 std::uint64_t hash_of_steps(const BenchmarkRun& run, engine::Runner& step) {
   const std::span<const float> grads = run.blocks.update->block().grads();
@@ -197,7 +219,7 @@ void measure(const StepBenchmarkConfig& config, BenchmarkRun& run, Variants& var
     products.push_back(least(world.gather(mine.flops)));
     copies.push_back(least(world.gather(mine.bytes)));
     const Stopwatch watch;
-    step_times.push_back(time_steps(world, step, steps, together));
+    step_times.push_back(time_slices(world, step, steps, together, run.plan.config.threads, result));
     processor.push_back(least(world.gather(watch.processor_share(run.plan.config.threads))));
     images_per_s.push_back(static_cast<double>(run.plan.sizes.global_batch) / step_times.back());
     shares.push_back(floor_s(rows, {products.back(), copies.back()}) / step_times.back());

@@ -150,6 +150,7 @@ void Loop::run(const std::string& last_end) {
     recording_.emplace(plan_, *s_.blocks.update, *s_.programs.step, step::boundaries(plan_, launches_.next()),
                        launches_.next());
   });
+  if (metrics_.reached() > launched()) plan_.log.info(repeat_text(launched(), metrics_.reached()));
   metrics_.write(start_event(plan_, launched(), metrics_.reached(), last_end));
   try {
     train();

@@ -42,6 +42,12 @@ report::RunEvent start_event(const step::Plan& plan, std::uint64_t step, std::ui
   return event;
 }
 
+std::string repeat_text(std::uint64_t step, std::uint64_t reached) {
+  const std::uint64_t repeated = reached - step;
+  return concat("the previous start logged step ", reached, ": this start repeats ", repeated,
+                repeated == 1 ? " step" : " steps");
+}
+
 namespace {
 
 /// What follows in messages that a run diverged.

@@ -22,6 +22,9 @@ namespace cifar_mpi::train {
 report::RunEvent start_event(const step::Plan& plan, std::uint64_t step, std::uint64_t reached,
                              const std::string& last_end);
 
+/// The sentence of a start that resumes after `step` steps and repeats those up to `reached`.
+std::string repeat_text(std::uint64_t step, std::uint64_t reached);
+
 /// Collective; between steps, after so many. Throws an AgreedError{diverged} unless what a checkpoint would hold is finite.
 ///
 /// A loss can be finite where weights are not: ReLU makes zeros of negative infinities, and averages are in no loss.

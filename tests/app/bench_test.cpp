@@ -174,6 +174,13 @@ TEST_F(Bench, WritesTheStepOfEachBatchSizeAsJson) {
     }
     const auto step_ms = object.numbers("step_ms"), images = object.numbers("images_per_s");
     EXPECT_NEAR(images[2], 2 * batch / (1e-3 * step_ms[0]), 1e-4 * images[2]);
+    const auto slices = object.numbers("slice_ms"), shares = object.numbers("slice_share");
+    ASSERT_GE(slices.size(), 2u) << line;
+    ASSERT_LE(slices.size(), 100u) << line;
+    EXPECT_EQ(slices.size(), shares.size()) << line;
+    EXPECT_LE(std::ranges::min(slices), step_ms[2]) << line;
+    EXPECT_GE(std::ranges::max(slices), step_ms[0]) << line;
+    EXPECT_GT(std::ranges::min(shares), 0.0) << line;
   }
   EXPECT_EQ(batch, 4);
 }

@@ -78,6 +78,12 @@ TEST_F(Programs, NameTheFirstWordThatTheyDoNotKnow) {
   expect_refusal(run_command(kBench + " stepp"), 2,
                  "unknown command 'stepp' (did you mean step?); see --help");
   expect_refusal(run_command(kBench + " step stepp"), 2, "unknown word 'stepp'; see --help");
+  const std::string hint = "(did you mean --model NAME or --config jobs/recipes/NAME.toml?)";
+  expect_refusal(run_command(kTrain + " --recipe fast94"), 2, "unknown option '--recipe' " + hint);
+  expect_refusal(run_command(kTrain + " --recipe=fast94"), 2, "unknown option '--recipe=fast94' " + hint);
+  expect_refusal(run_command(kTrain + " --config tutorial-fast"), 2,
+                 "there is no file 'tutorial-fast' for --config; recipes are in jobs/recipes, as in --config "
+                 "jobs/recipes/tutorial-fast.toml");
   expect_refusal(run_command(kTrain + " epochs=4"), 2, "unknown word 'epochs=4' (did you mean --epochs?);");
 }
 
@@ -224,7 +230,8 @@ TEST_F(Programs, RefuseOptionsThatMakeNoSense) {
        "--reproducible works only with --update all-reduce"},
       {"--update server --servers 0", "--servers must be at least 1, not 0"},
       {"--servers 1", "--servers 1 works only with --update server, not with all-reduce; leave it out"},
-      {"--update server --local-steps 16", "--local-steps 16 works only with --update local, not with server"},
+      {"--update server --local-steps 16",
+       "--local-steps 16 works only with --update local, not with server"},
       {"--label-smoothing 1", "--label-smoothing"},
       {"--schedule steps", "--decay-at must hold fractions of the run"},
       {"--schedule steps --decay-at 0.5,half", "must be numbers separated by commas"},

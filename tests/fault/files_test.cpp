@@ -49,6 +49,8 @@ TEST_F(Fault, DamageToTheNewestCheckpointCostsStepsAndNothingElse) {
     const std::string log = text_of(file(run + ".log"));
     EXPECT_NE(log.find("skipping a damaged checkpoint: "), std::string::npos) << log;
     EXPECT_NE(log.find("resuming at step 21 of 60"), std::string::npos) << log;
+    EXPECT_NE(log.find("the previous start logged step 28: this start repeats 7 steps\n"), std::string::npos)
+        << log;
   }
 }
 

@@ -1,18 +1,22 @@
 #include <dlfcn.h>
 #include <mpi.h>
-#include <sys/time.h>
+#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <sstream>
 #include <string>
 #include <thread>
+#include <vector>
 
 /// Loaded before everything else into the ranks of a test: makes one of them fail. FAULT is "WHAT:RANK:WHEN".
 ///
@@ -25,7 +29,7 @@
 ///   after-rename:R:N    the same, right after it
 ///   lock:R:0            waits forever just before it takes the lock of a run directory
 ///   slow:R:N            every call of oneDNN takes N milliseconds longer
-///   slower:R:N          N % of the main thread's time is lost, as on a processor with a lower clock
+///   slower:R:N          N % of a thread's time is lost, as on a processor with a lower clock: it spins in each call of oneDNN
 ///   hang:R:N            the N-th call of oneDNN does not return
 ///   bit:R:N             the last bit of a number flips in the weight gradient that the N-th such call of oneDNN wrote
 ///   clock:R:N           every N-th reading of the wall clock is of the year 2001, and the next is a day ahead
@@ -73,8 +77,8 @@ double thread_seconds() {
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-/// Spins for the lost share of the thread's processor time since its last return.
-void lose_time(int) {
+/// Spins for the lost share of the thread's processor time since its last return. A timer's signals would take time, too.
+void lose_time() {
   static thread_local double returned = 0.0;
   const double begin = thread_seconds();
   const double lost = (begin - returned) * fault().when / (100.0 - fault().when);
@@ -83,15 +87,28 @@ void lose_time(int) {
   returned = thread_seconds();
 }
 
-[[gnu::constructor]] void slow_down() {
-  if (fault().what != "slower") return;
-  struct sigaction action {};
-  action.sa_handler = lose_time;
-  action.sa_flags = SA_RESTART;
-  sigaction(SIGALRM, &action, nullptr);
-  // A timer of processor time would make the kernel update the process's clock at ticks alone.
-  constexpr itimerval kEvery{{0, 10000}, {0, 10000}};
-  setitimer(ITIMER_REAL, &kEvery, nullptr);
+/// CORES is "0 1" and NODE an index: all threads change to the next core together, ten times a second and at the same moments
+/// on all emulated nodes. So nothing that slows one core of this machine down looks like a slow node.
+[[gnu::constructor]] void exchange_cores() {
+  const char* const listed = std::getenv("CORES");
+  const char* const node = std::getenv("NODE");
+  if (listed == nullptr || node == nullptr) return;
+  std::istringstream text(listed);
+  const std::vector<std::size_t> cores(std::istream_iterator<std::size_t>(text), {});
+  if (cores.size() < 2) return;
+  std::thread([cores, own = static_cast<std::size_t>(std::atoi(node))] {
+    using std::chrono::steady_clock, std::chrono::milliseconds;
+    constexpr milliseconds kTurn{100};
+    for (;;) {
+      const auto turn = steady_clock::now().time_since_epoch() / kTurn;
+      cpu_set_t set;
+      CPU_ZERO(&set);
+      CPU_SET(cores[(own + static_cast<std::size_t>(turn)) % cores.size()], &set);
+      for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task"))
+        sched_setaffinity(std::atoi(thread.path().filename().c_str()), sizeof set, &set);
+      std::this_thread::sleep_until(steady_clock::time_point((turn + 1) * kTurn));
+    }
+  }).detach();
 }
 
 }  // namespace
@@ -136,6 +153,7 @@ extern "C" int dnnl_primitive_execute(const void* primitive, void* stream, int c
     for (;;) pause();
   }
   const int status = real(primitive, stream, count, arguments);
+  if (fault().what == "slower") lose_time();
   constexpr int kWeightGradient = 161;
   static int gradients = 0;
   for (int i = 0; fault().what == "bit" && i < count; ++i) {

@@ -83,8 +83,9 @@ def check_plots(page, where):
 
 
 def make_study(folder):
-    """The page of a study with every section, and a problem whose text looks like markup."""
-    step = {"program": "0", "backend": "cpu", "kernels": "k", "bits": "ab", "copy_gb_s": 9.0, "peak_gflops": 80.0, "sum_us": 50.0}
+    """The page of a study with every section and a problem whose text looks like markup, and one that compares it with another."""
+    step = {"program": "0", "backend": "cpu", "kernels": "k", "bits": "ab", "copy_gb_s": 9.0, "peak_gflops": 80.0, "sum_us": 50.0,
+            "slice_ms": [5.0] * 6}
     lines = [{"part": "node", "nodes": [node], "node": node, "round": i, "result": {**step, "images_per_s": 100.0 + i}}
              for node in ("node1", "node2") for i in range(3)]
     lines += [{"part": "pair", "nodes": ["node1", "node2"], "round": i, "result": {"bandwidth_gbit_s": 9.0 + i, "message_us": [20.0]}}
@@ -99,9 +100,13 @@ def make_study(folder):
     lines += [{"part": "lost", "node": "node3", "error": "node3 </script><b>torn"}]
     settings = {"hosts": ["node1", "node2"], "nodes": [1, 2], "ranks": 1, "model": "tutorial", "batch_size": 64, "global_batch": 64, "target": 80.0}
     study = study_numbers.summarize(settings, [{"key": str(i), **line} for i, line in enumerate(lines)])
-    path = os.path.join(folder, "study.html")
-    files.replace(path, study_page.page(study, os.path.join(root, "src", "page", "page.css")).encode())
-    return path
+    style = os.path.join(root, "src", "page", "page.css")
+    other = {**study, "metrics": {name: {**found, "low": found["high"] + 1, "high": found["high"] + 2}
+                                  for name, found in study["metrics"].items()}}
+    pages = {"study.html": study_page.page(study, style), "compared.html": study_page.Comparison(study, other).page(style)}
+    for name, text in pages.items():
+        files.replace(os.path.join(folder, name), text.encode())
+    return [os.path.join(folder, name) for name in pages]
 
 
 def luminance(colour):
@@ -222,7 +227,7 @@ def main():
     pictures = os.environ.get("CIFAR_MPI_PICTURES")
     with tempfile.TemporaryDirectory(prefix="cifar_mpi_browser_test_") as folder:
         single, both = make_runs(sys.argv[1], folder)
-        study = make_study(folder)
+        study, compared = make_study(folder)
         check_svg(single)
         check_policy(single)
         try:
@@ -231,14 +236,14 @@ def main():
             print(f"skipped: {error}")
             sys.exit(77)
         with browser as page:
-            for path, kind in (single, "one run"), (both, "two runs"), (study, "study"):
+            for path, kind in (single, "one run"), (both, "two runs"), (study, "study"), (compared, "two studies"):
                 for width, height in (1280, 900), (360, 740):
                     for dark in False, True:
                         where = f"{kind}, {width} pixels, {'dark' if dark else 'light'}: "
                         page.open(path, width, height, dark, phone=width < 600)
                         check_structure(page, where, width)
                         check_colours(page, where, dark)
-                        if path != study:
+                        if path in (single, both):
                             check_plots(page, where)
                         if path == single:
                             check_hover(page, where)
@@ -252,6 +257,11 @@ def main():
                 if path == study:
                     expect(page.run("document.querySelector('#problems').innerText.includes('node3 </script><b>torn')"), "the problem is shown")
                     expect(page.run("document.querySelectorAll('main table').length") == 7, "there is a table for each part")
+                    continue
+                if path == compared:
+                    rows = page.run("[...document.querySelectorAll('main table')].map(t => t.rows.length)")
+                    expect(len(rows) == 2 and rows[0] == rows[1] > 10, f"all metrics differ: tables of {rows} rows")
+                    expect(page.run("document.querySelectorAll('figure path.line.s3').length") > 1, "the chart has four curves")
                     continue
                 expect(page.run("[...document.querySelectorAll('.flag')].some(f => f.textContent === 'resume')"), kind + ": marks")
                 expect(path != both or page.run("['</script><b>torn', 'ends in the middle'].some(t => document.querySelector('#problems').innerText.includes(t))"),

@@ -48,13 +48,15 @@ struct StepBenchmark {
   /// Processor time of a rank over wall time and threads, lowest rank of each round. Other work on its cores reduces it.
   Spread processor_share;
   Spread images_per_s;  ///< over all ranks
-  Spread peak_flops;    ///< ceiling of one rank, lowest rank of each round
-  Spread copy_rate;     ///< bytes/s, as peak_flops
-  Spread share;         ///< sum of the tasks' roofline times over step_s, at the rates of the same round
-  Spread in_a_row_s;    ///< the step without a side lane; zeros where it has none
-  Spread alone_s;       ///< the step without any all-reduce; P > 1 only, as are the next two
-  Spread blocking_s;    ///< every all-reduce after the end of backward
-  Spread exposed_s;     ///< step_s − alone_s of each round: communication that overlap did not hide
+  /// Each round in up to 50 equal slices: seconds per step of the slowest rank, and the lowest processor share of a rank.
+  std::vector<double> slice_s, slice_share;
+  Spread peak_flops;  ///< ceiling of one rank, lowest rank of each round
+  Spread copy_rate;   ///< bytes/s, as peak_flops
+  Spread share;       ///< sum of the tasks' roofline times over step_s, at the rates of the same round
+  Spread in_a_row_s;  ///< the step without a side lane; zeros where it has none
+  Spread alone_s;     ///< the step without any all-reduce; P > 1 only, as are the next two
+  Spread blocking_s;  ///< every all-reduce after the end of backward
+  Spread exposed_s;   ///< step_s − alone_s of each round: communication that overlap did not hide
   double in_image_flops = 0.0;  ///< per image and step
   double nominal_flops = 0.0;   ///< the same with padding
   struct Row {

@@ -17,7 +17,7 @@ struct Request {
 };
 
 /// Text for the terminal: a row for each number of ranks with the recorded batch per rank, then a line with the number of
-/// ranks above which more ranks do not pay if the global batch is fixed.
+/// ranks at which more ranks stop paying if the global batch is fixed.
 ///
 /// Every simulated rank repeats, step after step, the recorded work of one rank in one step, drawn at random, so that compute
 /// times vary as recorded. It waits for collectives where the step program does. A collective is replayed message by message
