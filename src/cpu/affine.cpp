@@ -1,6 +1,7 @@
 #include "cpu/affine.hpp"
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 
 #include "cpu/parallel.hpp"
@@ -62,13 +63,13 @@ engine::Task plan_pieces(const std::string& name, const Dnnl& dnnl, const Affine
 }  // namespace
 
 Affine make_affine(const Dnnl& dnnl, const AffineFormats& formats, AffineKernels kernels,
-                   std::optional<Rotation> rotation) {
+                   std::optional<Rotation> rotation, const Desc& master) {
   Affine affine;
   affine.src = formats.src;
   affine.bias = formats.biases;
   affine.dst = kernels.forward.describe(dnnl::query::dst_md);
   affine.grad_dst = kernels.weight_gradient.describe(dnnl::query::diff_dst_md);
-  affine.master = kernels.weight_gradient.describe(dnnl::query::diff_weights_md);
+  affine.master = master == Desc() ? kernels.weight_gradient.describe(dnnl::query::diff_weights_md) : master;
   affine.forward_weights = plan_copy(dnnl, affine.master, kernels.forward.describe(dnnl::query::weights_md));
   affine.wants_grad_src = formats.wants_grad_src;
   affine.relu = formats.relu;
@@ -109,6 +110,11 @@ std::vector<Operand> Affine::forward_operands(const std::byte* x, const void* we
 
 std::size_t Affine::scratch_bytes(const Kernel& kernel) const {
   return concurrent > 1 ? shared_scratch_bytes(kernel, concurrent) : kernel.scratch_bytes();
+}
+
+std::size_t Affine::gradient_scratch_bytes() const {
+  if (!own_gradient) return scratch_bytes(kernels.weight_gradient);
+  return own_gradient->scratch_bytes() * static_cast<std::size_t>(concurrent);
 }
 
 std::size_t Affine::partial_floats() const {
@@ -152,8 +158,51 @@ engine::Task plan_affine_forward(const std::string& name, const Dnnl& dnnl, cons
   return plan_pieces(name, dnnl, affine, affine.kernels.forward, pieces, memory.scratch);
 }
 
+namespace {
+
+/// The weight gradient by our kernel. Pieces are added in order, as oneDNN's are.
+engine::Task plan_own_gradient(const std::string& name, const Affine& affine, const AffineMemory& memory,
+                               float* grad_weights) {
+  const auto pieces = static_cast<std::size_t>(affine.pieces);
+  const bool at_once = affine.concurrent > 1;
+  auto* const partial = reinterpret_cast<float*>(memory.partial);
+  const auto run_piece = [=, own = *affine.own_gradient, samples = static_cast<int>(dims_of(affine.src)[0]),
+                          src_bytes = affine.src.get_size(), grad_bytes = affine.grad_dst.get_size(),
+                          stride = affine.partial_floats()](std::ptrdiff_t piece, int thread,
+                                                            const std::function<void()>& progress) {
+    const auto p = static_cast<std::size_t>(piece);
+    own.run({reinterpret_cast<const bf16*>(memory.src + p * src_bytes),
+             reinterpret_cast<const bf16*>(memory.grad_dst + p * grad_bytes), samples,
+             at_once && p > 0 ? partial + stride * (p - 1) : grad_weights, !at_once && p > 0},
+            memory.scratch + own.scratch_bytes() * static_cast<std::size_t>(thread), progress);
+  };
+  engine::Task product;
+  product.reads = {{memory.src, affine.src.get_size() * pieces},
+                   {memory.grad_dst, affine.grad_dst.get_size() * pieces}};
+  product.writes = {engine::bytes_of(grad_weights, affine.weight_floats()),
+                    {memory.scratch, affine.gradient_scratch_bytes()}};
+  if (!at_once) {
+    product.name = name;
+    product.start = [=](engine::Lane& lane) {
+      for (std::size_t p = 0; p < pieces; ++p)
+        run_piece(static_cast<std::ptrdiff_t>(p), 0, [&] { lane.make_progress(); });
+    };
+    return product;
+  }
+  product.writes.push_back({memory.partial, affine.partial_bytes()});
+  product.start = [=](engine::Lane& lane) {
+    run_pieces(lane, static_cast<std::ptrdiff_t>(pieces), run_piece);
+  };
+  std::vector<engine::Task> tasks{std::move(product)};
+  PieceSums(affine, memory.partial, grad_weights, nullptr).add(affine.pieces - 1, tasks);
+  return in_one(name, std::move(tasks));
+}
+
+}  // namespace
+
 engine::Task plan_weight_gradient(const std::string& name, const Dnnl& dnnl, const Affine& affine,
                                   const AffineMemory& memory, float* grad_weights, float* grad_biases) {
+  if (affine.own_gradient) return plan_own_gradient(name, affine, memory, grad_weights);
   const PieceSums sums(affine, memory.partial, grad_weights, grad_biases);
   const Kernel& kernel = affine.kernels.weight_gradient;
   std::vector<std::vector<Operand>> pieces;

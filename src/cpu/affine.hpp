@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "cpu/amx_gradient.hpp"
 #include "cpu/dnnl.hpp"
 
 /// The common part of convolutions and linear layers: weights, biases, and three kernels.
@@ -36,6 +37,7 @@ struct Affine {
   Desc bias;    ///< empty: none
   AffineKernels kernels;
   WeightCopy forward_weights;
+  std::optional<AmxGradient> own_gradient;  ///< computes the weight gradient instead of oneDNN's kernel
   WeightCopy backward_weights;  ///< for the data gradient; unused when its format is the forward one
   bool wants_grad_src = false;
   bool relu = false;
@@ -50,6 +52,8 @@ struct Affine {
   std::size_t bias_floats() const { return bias.get_size() / sizeof(float); }
   /// The scratch memory of `kernel`, one of `kernels`.
   std::size_t scratch_bytes(const Kernel& kernel) const;
+  /// The scratch memory of the weight gradient.
+  std::size_t gradient_scratch_bytes() const;
   /// Gradients of the parameters from one piece, or from all but the first if they are computed at once.
   std::size_t partial_bytes() const;
   /// From one such gradient to the next.
@@ -74,11 +78,14 @@ struct AffinePlace {
   bool one_thread = false;  ///< kernels for one thread
   const Desc* master =
       nullptr;  ///< how the weights must lie in memory; null: as the weight gradient's kernel likes
+  /// Computes the weight gradient, in the layout of conv_logical_weights.
+  std::optional<AmxGradient> own_gradient;
 };
 
 /// Formats as the kernels chose them. `rotation` is set when `kernels.data_gradient` needs rotated weights.
+/// `master`: how the weights lie in memory; empty: as the weight gradient's kernel chose.
 Affine make_affine(const Dnnl& dnnl, const AffineFormats& formats, AffineKernels kernels,
-                   std::optional<Rotation> rotation = std::nullopt);
+                   std::optional<Rotation> rotation = std::nullopt, const Desc& master = {});
 
 /// The tasks that make the copy at `weights` from the master copy; empty if the kernel reads the master copy.
 /// Only a rotated copy uses `taps`, which has the size of its `taps`.

@@ -25,7 +25,11 @@ AffineGroup::AffineGroup(Planning& planning, std::string name, Affine affine, De
     remark = concat(", ", planning.batch / affine_.pieces, " samples ",
                     affine_.concurrent > 1 ? "on each thread" : "at a time");
   planning.note(name + " forward", affine_.kernels.forward, remark);
-  planning.note(name + " weight gradient", affine_.kernels.weight_gradient, remark);
+  if (affine_.own_gradient) {
+    planning.text += concat(name, " weight gradient: own kernel, AMX", remark, '\n');
+  } else {
+    planning.note(name + " weight gradient", affine_.kernels.weight_gradient, remark);
+  }
   if (affine_.wants_grad_src) {
     planning.note(name + " data gradient", affine_.kernels.data_gradient,
                   affine_.is_rotated() ? ", turned" : "");
@@ -72,7 +76,7 @@ engine::GroupTasks AffineGroup::tasks(const Operands& operands, Arena& arena) co
                                               weights.forward, biases_of(operands)));
   if (operands.params[0].grad != nullptr) {
     if (affine_.pieces > 1) memory.partial = arena.take(affine_.partial_bytes());
-    memory.scratch = arena.take(affine_.scratch_bytes(affine_.kernels.weight_gradient));
+    memory.scratch = arena.take(affine_.gradient_scratch_bytes());
     tasks.backward.push_back(plan_weight_gradient(name() + " weight gradient", planning_.dnnl, affine_,
                                                   memory, operands.params[0].grad, grad_biases_of(operands)));
   }

@@ -70,7 +70,10 @@ Affine plan_conv(const Dnnl& dnnl, const model::Conv2d& layer, const AffinePlace
     // In bf16 both kernels take the same time, and rotation adds to it.
     if (place.type == kFp32) rotation = rotate_data_gradient(dnnl, layer, place.in, formats, window, kernels);
   }
-  return make_affine(dnnl, formats, std::move(kernels), std::move(rotation));
+  const Desc master = place.own_gradient ? conv_logical_weights(layer, place.in) : Desc();
+  Affine affine = make_affine(dnnl, formats, std::move(kernels), std::move(rotation), master);
+  affine.own_gradient = place.own_gradient;
+  return affine;
 }
 
 Desc conv_logical_weights(const model::Conv2d& layer, const Extent& in) {
@@ -161,6 +164,23 @@ PiecedConv plan_in_pieces(const Planning& planning, const model::Conv2d& layer, 
 
 }  // namespace
 
+namespace {
+
+/// Our kernel for the weight gradient, if it may have the weights in its layout and threads can share the batch.
+void choose_gradient(const Planning& planning, const model::Conv2d& layer, AffinePlace& place) {
+  if (planning.precision != engine::Precision::bf16 || place.choose_dst || !has_amx()) return;
+  if (place.format != memory::format_tag::nhwc) return;
+  if (place.master != nullptr) {
+    if (!(*place.master == conv_logical_weights(layer, place.in))) return;
+  } else if (planning.threads > 1 && samples_per_shared_piece(planning.batch, planning.threads) == 0) {
+    return;
+  }
+  place.own_gradient = AmxGradient::plan(layer, place.in, place.out);
+  if (place.own_gradient) place.master = nullptr;
+}
+
+}  // namespace
+
 PlannedGroupPtr plan_conv_group(Planning& planning, const engine::Chain& chain) {
   const auto* const layer = chain.as<model::Conv2d>(0);
   if (layer == nullptr) return nullptr;
@@ -177,6 +197,7 @@ PlannedGroupPtr plan_conv_group(Planning& planning, const engine::Chain& chain) 
   if (PlannedGroupPtr by_fft = plan_fft_group(planning, *layer, place)) return by_fft;
   if (PlannedGroupPtr fused = plan_conv_pool_group(planning, chain, place)) return fused;
 
+  choose_gradient(planning, *layer, place);
   const Desc logical = conv_logical_weights(*layer, place.in);
   PiecedConv pieced = plan_in_pieces(planning, *layer, place);
   auto group = std::make_unique<AffineGroup>(planning, layer->name, std::move(pieced.affine), logical);

@@ -138,6 +138,8 @@ std::string dnnl_version_text();
 bool limit_dnnl(bool to_sse41);
 /// Whether oneDNN may use the bf16 dot products of this CPU (its own limit, ONEDNN_MAX_CPU_ISA, counts).
 bool has_bf16();
+/// Whether this process may use the matrix unit of AMX for bf16, and oneDNN too.
+bool has_amx();
 /// Channels per block in the formats that oneDNN's fp32 convolutions prefer here.
 int widest_block();
 /// "AVX-512 + bf16", "AVX-512", "AVX2" or "SSE4.1": the widest instructions oneDNN may use here.

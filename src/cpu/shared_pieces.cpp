@@ -75,17 +75,27 @@ Task shared_kernel_task(std::string name, const Dnnl& dnnl, const Kernel& kernel
   if (stride != 0) task.writes.push_back({scratch, shared_scratch_bytes(kernel, threads)});
   task.name = std::move(name);
   task.start = [calls, scratch, stride](engine::Lane& lane) {
-    FirstError error;
-    parallel_for(static_cast<std::ptrdiff_t>(calls->size()), [&](std::ptrdiff_t piece) {
-      const int thread = loop_thread();
-      error.guard([&] {
-        (*calls)[static_cast<std::size_t>(piece)].run(scratch + stride * static_cast<std::size_t>(thread));
+    run_pieces(
+        lane, static_cast<std::ptrdiff_t>(calls->size()),
+        [&](std::ptrdiff_t piece, int thread, const std::function<void()>& progress) {
+          (*calls)[static_cast<std::size_t>(piece)].run(scratch + stride * static_cast<std::size_t>(thread));
+          progress();
+        });
+  };
+  return task;
+}
+
+void run_pieces(engine::Lane& lane, std::ptrdiff_t pieces, const RunPiece& run) {
+  FirstError error;
+  parallel_for(pieces, [&](std::ptrdiff_t piece) {
+    const int thread = loop_thread();
+    error.guard([&] {
+      run(piece, thread, [&] {
         if (thread == 0) lane.make_progress();
       });
     });
-    error.rethrow();
-  };
-  return task;
+  });
+  error.rethrow();
 }
 
 }  // namespace cifar_mpi::cpu

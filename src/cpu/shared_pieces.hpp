@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -31,5 +32,11 @@ std::size_t shared_scratch_bytes(const Kernel& kernel, int threads);
 engine::Task shared_kernel_task(std::string name, const Dnnl& dnnl, const Kernel& kernel,
                                 const std::vector<std::vector<Operand>>& pieces, int threads,
                                 std::byte* scratch);
+
+/// Calls run(piece, thread, progress) for each of `pieces` pieces, in any order, on the threads of the rank; with one
+/// piece on the calling thread alone. `progress` makes progress on the lane if it is called on that thread. An error is
+/// thrown when all pieces are done.
+using RunPiece = std::function<void(std::ptrdiff_t piece, int thread, const std::function<void()>& progress)>;
+void run_pieces(engine::Lane& lane, std::ptrdiff_t pieces, const RunPiece& run);
 
 }  // namespace cifar_mpi::cpu
