@@ -80,8 +80,8 @@ AmxGradient::AmxGradient(const model::Conv2d& layer, const Extent& in, const Ext
   images_ = static_cast<int>(std::max(std::size_t{1}, images_at_once()));
 }
 
-/// Many sums are loaded and stored once for all images that are copied, so there are more images; then only the gradient's
-/// copies stay in the cache, and those of two tiles of `src`.
+/// Many sums are loaded and stored once for all images that are copied, so there are more images; then only
+/// the gradient's copies stay in the cache, and those of two tiles of `src`.
 std::size_t AmxGradient::images_at_once() const {
   constexpr std::size_t kManySums = 512 << 10, kSteps = 64;
   const std::size_t all = kCache / (sizeof(bf16) * (src_values_ + grad_values_));
@@ -139,7 +139,8 @@ void AmxGradient::store(const float* sums, const Memory& memory) const {
 
 namespace {
 
-// Intrinsics have a mask that is always full here, because g++ 12 warns of uninitialized values in its own header otherwise.
+// Intrinsics have a mask that is always full here, because g++ 12 otherwise warns of uninitialized values in
+// its own header.
 
 /// Channels of two neighbouring pixels in turn; `none` stands for a pixel outside the image.
 [[gnu::target("avx512bw,avx512vl")]] [[gnu::always_inline]] inline __m512i pair_of(const bf16* even,

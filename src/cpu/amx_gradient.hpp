@@ -16,19 +16,20 @@
 ///
 ///   gw[ky, kx, i, o] = Σ_n,y,x src[n, s·y + ky − before, s·x + kx − before, i] · grad_dst[n, y, x, o],
 ///
-/// a product of a matrix [channels in, pixels] with one [pixels, channels out]. Both are copied into the order in which
-/// tiles of AMX load them: `src` transposed, once for each kx and for each remainder of a row modulo s, so that all ky
-/// read one copy at different rows, and any width gives full tiles of 32 pixels; `grad_dst` in pairs of pixels. As many
-/// images as fit the cache are copied, then a block of up to 2x2 or 6x1 tiles of sums stays in registers over all of
-/// them.
+/// a product of a matrix [channels in, pixels] with one [pixels, channels out]. Both are copied into the
+/// order in which tiles of AMX load them: `src` transposed, once for each kx and for each remainder of a row
+/// modulo s, so that all ky read one copy at different rows, and any width gives full tiles of 32 pixels;
+/// `grad_dst` in pairs of pixels. As many images as fit the cache are copied, then a block of up to 2x2 or
+/// 3x1 tiles of sums stays in registers over all of them.
 ///
-/// oneDNN 2.6 converts in every call and spends most of its time on it. On a Xeon with AMX its kernel reaches 0.10 to
-/// 0.14 TFLOP/s with the layers of resnet20 and 0.07 to 0.22 with those of fast94.
+/// oneDNN 2.6 converts in every call and spends most of its time on it. On a Xeon with AMX its kernel reaches
+/// 0.10 to 0.14 TFLOP/s with the layers of resnet20 and 0.07 to 0.22 with those of fast94.
 namespace cifar_mpi::cpu {
 
 class AmxGradient {
  public:
-  /// Empty for a layer with fewer than 16 channels on a side, with biases, or with a kernel or stride of more than 3 or 2.
+  /// Empty for a layer with fewer than 16 channels on a side, with biases, or with a kernel above 3 or a
+  /// stride above 2.
   static std::optional<AmxGradient> plan(const model::Conv2d& layer, const Extent& in, const Extent& out);
 
   /// Operands of one call.
@@ -39,8 +40,8 @@ class AmxGradient {
     float* grad_weights = nullptr;  ///< [k, k, in, out]
     bool adds = false;              ///< to grad_weights; else stores there
   };
-  /// The sum over all samples, in their order. `scratch` is [scratch_bytes()] and aligned to 64 bytes. Calls `progress` now
-  /// and then.
+  /// The sum over all samples, in their order. `scratch` is [scratch_bytes()] and aligned to 64 bytes. Calls
+  /// `progress` now and then.
   void run(const Memory& memory, std::byte* scratch, const std::function<void()>& progress) const;
   std::size_t scratch_bytes() const;
 
@@ -65,8 +66,8 @@ class AmxGradient {
   std::size_t grad_values_ = 0;                    ///< of the copy of an image of `grad_dst`
   int images_ = 0;                                 ///< copied at a time
   std::vector<std::vector<std::int32_t>> copies_;  ///< the pixel of `src` at each place of a copy; −1: zero
-  /// [kx, in_tiles, ky] where a tap's tile of `src` begins in the copies of an image. Neighbours of one kx read nearly
-  /// the same memory.
+  /// [kx, in_tiles, ky] where a tap's tile of `src` begins in the copies of an image. Neighbours of one kx
+  /// read nearly the same memory.
   std::vector<std::ptrdiff_t> tiles_;
 };
 

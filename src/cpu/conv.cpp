@@ -166,7 +166,8 @@ PiecedConv plan_in_pieces(const Planning& planning, const model::Conv2d& layer, 
 
 namespace {
 
-/// Our kernel for the weight gradient, if it may have the weights in its layout and threads can share the batch.
+/// Our kernel for the weight gradient, if it may have the weights in its layout and threads can share the
+/// batch.
 void choose_gradient(const Planning& planning, const model::Conv2d& layer, AffinePlace& place) {
   if (planning.precision != engine::Precision::bf16 || place.choose_dst || !has_amx()) return;
   if (place.format != memory::format_tag::nhwc) return;

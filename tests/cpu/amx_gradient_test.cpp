@@ -117,7 +117,8 @@ TEST(AmxGradient, EqualsTheSumOfAllTaps) {
   }
 }
 
-/// The cache holds the copies of nine of the first images; sums of the second layer are so large that it copies more.
+/// The cache holds the copies of nine of the first images; sums of the second layer are so large that it
+/// copies more.
 TEST(AmxGradient, ContinuesItsSumsWithTheNextImages) {
   if (is_missing()) GTEST_SKIP();
   Fixture large(conv_of(16, 3, 1), {32, 32, 16}, 20);
