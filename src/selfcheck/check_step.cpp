@@ -37,19 +37,22 @@ config::TrainConfig check_config(config::TrainConfig config) {
 /// Weights of a size that keeps activations bounded; scales near 1, variances above 0, and no zeros, unlike
 /// some initial values.
 std::vector<run::NamedTensor> draw_weights(const model::ParamTable& params, std::uint64_t draw, double off) {
-  std::vector<run::NamedTensor> tensors = evaluation::initial_tensors(params, draw);
-  for (std::size_t p = 0; p < params.size(); ++p) {
-    const Shape& shape = params[p].shape;
+  std::vector<run::NamedTensor> tensors;
+  for (const model::Param& param : params) {
+    const Shape& shape = param.shape;
     const std::int64_t inputs = shape.rank() == 1 ? 16 : shape.count() / shape[shape.rank() - 1];
     const float scale = 1.0f / std::sqrt(static_cast<float>(inputs));
-    std::vector<float>& values = tensors[p].values;
+    std::vector<float> values(static_cast<std::size_t>(shape.count()));
     for (std::size_t i = 0; i < values.size(); ++i) {
-      values[i] = scale * truncated_normal(draw, params[p].seed_index, i);
-      if (params[p].part == model::ParamPart::scale) values[i] += 1.0f;
-      if (params[p].part == model::ParamPart::variance) values[i] = 0.5f + std::abs(values[i]);
-      const bool up = (random4(draw, RandomPurpose::synthetic, i, params[p].seed_index)[0] & 1) != 0;
+      values[i] = scale * truncated_normal(draw, param.seed_index, i);
+      if (param.part == model::ParamPart::scale) values[i] += 1.0f;
+      if (param.part == model::ParamPart::variance) values[i] = 0.5f + std::abs(values[i]);
+      if (off == 0.0) continue;
+      const bool up = (random4(draw, RandomPurpose::synthetic, i, param.seed_index)[0] & 1) != 0;
       values[i] *= static_cast<float>(1.0 + (up ? off : -off));
     }
+    tensors.push_back(
+        {param.name, param.shape, param.dims, std::move(values), param.role == model::ParamRole::running});
   }
   return tensors;
 }

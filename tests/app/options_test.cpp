@@ -266,37 +266,6 @@ TEST_F(Programs, DetectSeparateWorldsOfOne) {
                  "OMPI_COMM_WORLD_SIZE");
 }
 
-/// All options that take a number according to --help.
-std::vector<std::string> numeric_options(const std::string& help) {
-  static const std::regex kOption("\n +(--[a-z-]+) (N|X)(?=[ \n])");
-  std::vector<std::string> options;
-  for (std::sregex_iterator at(help.begin(), help.end(), kOption), end; at != end; ++at)
-    options.push_back((*at)[1]);
-  return options;
-}
-
-TEST_F(Programs, RefuseInEveryNumericOptionWhatIsNoNumber) {
-  const std::vector<std::pair<std::string, std::size_t>> programs{{kTrain, 18},
-                                                                  {kEval, 3},
-                                                                  {kPack + " --out " + file("never.h5"), 4},
-                                                                  {kBench + " step", 5},
-                                                                  {kBench + " allreduce", 1}};
-  for (const auto& [program, at_least] : programs) {
-    const std::vector<std::string> options =
-        numeric_options(run_command(program + (program == kTrain ? " --help-all" : " --help")).output);
-    EXPECT_GE(options.size(), at_least) << program;
-    for (const std::string& option : options) {
-      // --classes and --seed of pack are for synthetic sets only.
-      const std::string rest =
-          option != "--synthetic" && program.find("pack") != std::string::npos ? " --synthetic 8 " : " ";
-      for (const char* value : {"\"\"", "nan", "1x"}) {
-        SCOPED_TRACE(program + rest + option + " " + value);
-        expect_refusal(run_command(program + rest + option + " " + value), 2, option);
-      }
-    }
-  }
-}
-
 TEST_F(Programs, RefuseNumbersOutOfRange) {
   const std::string pack = kPack + " --out " + file("never.h5");
   const std::vector<std::pair<std::string, std::string>> cases{

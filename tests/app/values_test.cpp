@@ -3,7 +3,15 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <regex>
 #include <string>
+#include <utility>
+#include <vector>
+
+#include "app/program.hpp"
+#include "app/programs.hpp"
+#include "app/train_options.hpp"
+#include "cifar_mpi/config/config.hpp"
 
 namespace cifar_mpi::app {
 namespace {
@@ -53,3 +61,61 @@ TEST(NotEmpty, RefusesNothingElse) {
 
 }  // namespace
 }  // namespace cifar_mpi::app
+
+namespace cifar_mpi::test {
+namespace {
+
+/// All options that take a number according to --help.
+std::vector<std::string> numeric_options(const std::string& help) {
+  static const std::regex kOption("\n +(--[a-z-]+) (N|X)(?=[ \n])");
+  std::vector<std::string> options;
+  for (std::sregex_iterator at(help.begin(), help.end(), kOption), end; at != end; ++at)
+    options.push_back((*at)[1]);
+  return options;
+}
+
+/// What cifar_mpi_train prints about these words, parsed in this process: a program would load its libraries for each.
+Outcome parsed_by_train(std::vector<std::string> words) {
+  words.insert(words.begin(), "cifar_mpi_train");
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+  CLI::App cli("", words.front());
+  app::TrainOptions options;
+  options.add_to(cli);
+  testing::internal::CaptureStderr();
+  const auto code =
+      app::parse(cli, static_cast<int>(argv.size()), argv.data(), [&] { config::check(options.config()); });
+  return {code.value_or(0), testing::internal::GetCapturedStderr()};
+}
+
+TEST_F(Programs, RefuseInEveryNumericOptionWhatIsNoNumber) {
+  const auto words = {"", "nan", "1x"};
+  const std::vector<std::string> of_train = numeric_options(run_command(kTrain + " --help-all").output);
+  EXPECT_GE(of_train.size(), 18u);
+  for (const std::string& option : of_train) {
+    for (const char* word : words) {
+      SCOPED_TRACE(option + " " + word);
+      expect_refusal(parsed_by_train({option, word}), 2, option);
+    }
+  }
+  const std::vector<std::pair<std::string, std::size_t>> programs{{kEval, 3},
+                                                                  {kPack + " --out " + file("never.h5"), 4},
+                                                                  {kBench + " step", 5},
+                                                                  {kBench + " allreduce", 1}};
+  for (const auto& [program, at_least] : programs) {
+    const std::vector<std::string> options = numeric_options(run_command(program + " --help").output);
+    EXPECT_GE(options.size(), at_least) << program;
+    for (const std::string& option : options) {
+      // --classes and --seed of pack are for synthetic sets only.
+      const std::string rest =
+          option != "--synthetic" && program.find("pack") != std::string::npos ? " --synthetic 8 " : " ";
+      for (const char* word : words) {
+        SCOPED_TRACE(program + rest + option + " " + word);
+        expect_refusal(run_command(program + rest + option + " " + in_quotes(word)), 2, option);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace cifar_mpi::test

@@ -65,7 +65,7 @@ TEST_F(EvaluatorOfRun, ShowsTheNetworkWholeImagesWhereTrainingCutsThem) {
   c.augment = data::Augment::crop;
   const Accuracy whole = start(c)->programs.evaluator->run();
   c.run_dir = path("cut");
-  c.cutout = 16;
+  c.cutout = 6;
   const Accuracy same = start(c)->programs.evaluator->run();
   EXPECT_EQ(same.cross_entropy, whole.cross_entropy);
   EXPECT_EQ(same.correct(), whole.correct());

@@ -34,11 +34,6 @@ class SelfChecks : public train::RunTest {
     check.identity = [this](const engine::BackendOptions&) { return identity_; };
     return check;
   }
-  config::TrainConfig small() const {
-    config::TrainConfig c = config();
-    c.input_size = 12;
-    return c;
-  }
   data::DatasetInfo info() const { return data::DatasetFile(path("data.h5")).info(); }
   SelfCheckReport find(const config::TrainConfig& config) {
     return check_device(config, info(), world(), device(), check());
@@ -47,7 +42,7 @@ class SelfChecks : public train::RunTest {
     return train::set_up(c, opened(c), world(), Log(world().rank() + 1), device(), stop_, &check);
   }
   std::unique_ptr<train::SessionState> start(const SelfCheck& check) {
-    config::TrainConfig c = small();
+    config::TrainConfig c = config();
     c.steps = 1;
     return start(c, check);
   }
@@ -60,7 +55,7 @@ class SelfChecks : public train::RunTest {
 };
 
 TEST_F(SelfChecks, PassADeviceThatIsTheCpuInEveryPrecisionAndPart) {
-  config::TrainConfig c = small();
+  config::TrainConfig c = config();
   const auto expect_good = [&](const config::TrainConfig& config) {
     const SelfCheckReport report = find(config);
     EXPECT_TRUE(report.good) << (report.faults.empty() ? "" : report.faults.front());
@@ -70,11 +65,11 @@ TEST_F(SelfChecks, PassADeviceThatIsTheCpuInEveryPrecisionAndPart) {
   c.batch_size = 8, c.accumulate = 2;
   c.optimizer.kind = optim::OptimizerKind::adamw, c.clip_norm = 1.0;
   expect_good(c);
-  c = small();
+  c = config();
   c.reproducible = true, c.micro_shards = 4, c.global_batch = 16;
   if (world().size() != 3) expect_good(c);
-  c = small();
-  c.model = "resnet20", c.input_size = 0, c.batch_size = 4;
+  c = config();
+  c.model = "resnet20", c.batch_size = 4;
   c.augment = data::Augment::crop, c.normalize = data::Normalize::dataset;
   expect_good(c);
 }
@@ -88,7 +83,7 @@ TEST_F(SelfChecks, NameTheRankAndWhatIsWrong) {
   };
   for (const auto& [fault, text] : cases) {
     break_last_rank(fault);
-    const SelfCheckReport report = find(small());
+    const SelfCheckReport report = find(config());
     EXPECT_FALSE(report.good) << text;
     ASSERT_EQ(report.faults.size(), 1u) << text;
     EXPECT_EQ(
@@ -101,11 +96,11 @@ TEST_F(SelfChecks, NameTheRankAndWhatIsWrong) {
 TEST_F(SelfChecks, NameASlowTaskAndPassTheDevice) {
   SelfCheck timed = check();
   timed.measure_limits = [](engine::Precision) { return engine::RooflineLimits{1e6, 1e6}; };
-  SelfCheckReport report = check_device(small(), info(), world(), device(), timed);
+  SelfCheckReport report = check_device(config(), info(), world(), device(), timed);
   EXPECT_TRUE(report.slow.empty()) << report.slow.front();
   EXPECT_TRUE(report.good);
   break_last_rank(Fault::slow);
-  report = check_device(small(), info(), world(), device(), timed);
+  report = check_device(config(), info(), world(), device(), timed);
   EXPECT_TRUE(report.good);
   ASSERT_EQ(report.slow.size(), 1u);
   EXPECT_EQ(report.slow[0].find(concat("rank ", last(), " on ", world().hosts()[0], ", a device: speed: ")),
@@ -117,7 +112,7 @@ TEST_F(SelfChecks, NameASlowTaskAndPassTheDevice) {
   timed.measure_limits = [](engine::Precision) -> engine::RooflineLimits {
     throw Error(ErrorKind::device, "no memory is left");
   };
-  report = check_device(small(), info(), world(), device(), timed);
+  report = check_device(config(), info(), world(), device(), timed);
   EXPECT_TRUE(report.good);
   const auto speed = std::find_if(report.table.begin(), report.table.end(), [](const std::string& row) {
     return row.find(" speed ") != std::string::npos;
@@ -129,7 +124,7 @@ TEST_F(SelfChecks, NameASlowTaskAndPassTheDevice) {
 /// Only graphs move these weights wrongly: this start and the next use lanes, unless the run asks for graphs.
 TEST_F(SelfChecks, OfADeviceWhoseGraphsAreWrongMakeTheRunTakeLanes) {
   break_last_rank(Fault::graph);
-  config::TrainConfig c = small();
+  config::TrainConfig c = config();
   c.steps = 1;
   const SelfCheck all = check();
   for (const bool again : {false, true}) {
@@ -153,7 +148,7 @@ TEST_F(SelfChecks, OfADeviceWhoseGraphsAreWrongMakeTheRunTakeLanes) {
 /// An error is reported as such, and the next start checks again.
 TEST_F(SelfChecks, ThatAreStoppedAreNoVerdict) {
   break_last_rank(Fault::lost);
-  const SelfCheckReport report = find(small());
+  const SelfCheckReport report = find(config());
   EXPECT_FALSE(report.good);
   EXPECT_TRUE(report.faults.empty());
   ASSERT_EQ(report.stops.size(), 1u);
@@ -170,9 +165,8 @@ TEST_F(SelfChecks, ThatAreStoppedAreNoVerdict) {
 /// A check of fewer tasks says nothing about the others.
 TEST_F(SelfChecks, AreMadeAgainForTasksThatWereNotChecked) {
   break_last_rank(Fault::lost);  // the record has the key before the check ends
-  config::TrainConfig plain = small();
+  config::TrainConfig plain = config();
   plain.model = "resnet20";
-  plain.input_size = 0;
   plain.augment = data::Augment::crop;
   config::TrainConfig slow = plain, clipped = plain;
   slow.lookahead = 2;
@@ -190,7 +184,7 @@ TEST_F(SelfChecks, AreMadeAgainForTasksThatWereNotChecked) {
 /// Only the steps of the run itself are observed.
 TEST_F(SelfChecks, FindAStepThatASummaryChanges) {
   break_last_rank(Fault::observed);
-  config::TrainConfig c = small();
+  config::TrainConfig c = config();
   c.runner = engine::RunnerKind::graph;  // without which the run would take lanes
   for (const auto update : {comm::UpdateKind::all_reduce, comm::UpdateKind::local}) {
     c.update = update;
@@ -207,7 +201,7 @@ TEST_F(SelfChecks, FindAStepThatASummaryChanges) {
 TEST_F(SelfChecks, FindAnAllReduceThatLosesSomething) {
   if (world().size() == 1) GTEST_SKIP() << "one rank has nothing to sum";
   break_last_rank(Fault::sum);
-  config::TrainConfig c = small();
+  config::TrainConfig c = config();
   c.all_reduce = "ring";
   const SelfCheckReport report = find(c);
   ASSERT_EQ(report.faults.size(), 1u);
@@ -298,7 +292,7 @@ TEST_F(SelfChecks, ThatHungAreBegunOnceMore) {
 }
 
 TEST_F(SelfChecks, AreLeftOutWhenAskedAndSayWhatTheyCannotDo) {
-  config::TrainConfig c = small();
+  config::TrainConfig c = config();
   c.steps = 1;
   c.self_check = config::SelfCheckMode::off;
   break_last_rank(Fault::gradient);
@@ -310,18 +304,18 @@ TEST_F(SelfChecks, AreLeftOutWhenAskedAndSayWhatTheyCannotDo) {
   break_last_rank(Fault::none);
   SelfCheck without = check();
   without.judge = nullptr;
-  const SelfCheckReport report = check_device(small(), info(), world(), device(), without);
+  const SelfCheckReport report = check_device(config(), info(), world(), device(), without);
   EXPECT_TRUE(report.good);
   EXPECT_NE(report.table[1].find("left out  there is no CPU backend"), std::string::npos) << report.table[1];
   break_last_rank(Fault::moved_weights);
-  EXPECT_FALSE(check_device(small(), info(), world(), device(), without).good);
+  EXPECT_FALSE(check_device(config(), info(), world(), device(), without).good);
 }
 
 /// The bits of the run are the same with and without a check.
 TEST_F(SelfChecks, ChangeNoBitOfTheRun) {
   std::vector<std::uint64_t> hashes;
   for (const config::SelfCheckMode mode : {config::SelfCheckMode::on, config::SelfCheckMode::off}) {
-    config::TrainConfig c = small();
+    config::TrainConfig c = config();
     c.self_check = mode;
     c.run_dir = path(concat("run_", to_string(mode)));
     const SelfCheck all = check();

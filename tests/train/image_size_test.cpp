@@ -19,6 +19,7 @@ class ImageSizes : public RunTest {
   config::TrainConfig growing(const char* name) const {
     config::TrainConfig c = config();
     c.model = "resnet20";
+    c.input_size = 32;
     c.augment = data::Augment::crop;
     c.normalize = data::Normalize::dataset;
     c.optimizer.kind = optim::OptimizerKind::momentum;

@@ -200,11 +200,11 @@ TEST_F(Recording, HasOnlyStepsOfTheLastImageSize) {
   c.model = "resnet20";
   c.augment = data::Augment::crop;
   c.lr = 0.01;
-  c.image_sizes = {{12, 1.0}, {16, 1.0}, {12}};  // steps 1 to 8, 9 to 16, 17 to 30
+  c.image_sizes = {{8, 1.0}, {10, 1.0}, {8}};  // steps 1 to 8, 9 to 16, 17 to 30
   run(c);
   world().barrier();
   const report::Timeline timeline = report::read_timeline(c.run_dir + "/timeline.h5");
-  EXPECT_EQ(timeline.image_size, 12u);
+  EXPECT_EQ(timeline.image_size, 8u);
   ASSERT_FALSE(timeline.steps.empty());
   EXPECT_GE(timeline.steps.front().step, 16u);
 }
@@ -298,7 +298,7 @@ TEST_F(Trace, OfARequestGoesOnWithImagesOfAnotherSize) {
   c.model = "resnet20";
   c.augment = data::Augment::crop;
   c.lr = 0.01;
-  c.image_sizes = {{12, 0.875}, {16, 0.25}, {12}};  // steps 1 to 7, 8 and 9, 10 to 30
+  c.image_sizes = {{8, 0.875}, {10, 0.25}, {8}};  // steps 1 to 7, 8 and 9, 10 to 30
   c.trace = {20, 21};
   stop_ = engine::kTraceRequest;
   run(c);

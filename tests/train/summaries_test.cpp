@@ -177,8 +177,8 @@ TEST_F(RunSummaries, CountTheOutputsOfTheLayers) {
       return sum;
     };
     const double batch = c.batch_size;
-    EXPECT_EQ(values("norm1/activations"), batch * 12 * 12 * 64);
-    EXPECT_EQ(values("conv2/activations"), batch * 12 * 12 * 64);
+    EXPECT_EQ(values("norm1/activations"), batch * 6 * 6 * 64);
+    EXPECT_EQ(values("conv2/activations"), batch * 6 * 6 * 64);
     EXPECT_EQ(values("local3/activations"), batch * 384);
     EXPECT_EQ(values("softmax_linear/activations"), batch * 10);
     EXPECT_EQ(found.at("conv2/activations").front(), 0.0) << "the ReLU's output";
@@ -237,7 +237,7 @@ TEST_F(RunSummaries, GoOnInTheirFileWhenARunIsResumed) {
               (std::vector<std::uint64_t>{1, 2, 4, 6}));
   }
   const auto kept = static_cast<std::uint64_t>(std::min(8, c.batch_size));
-  EXPECT_EQ(read.dims("/images"), (hdf5::Dims{kept, 24, 24, 3}));
+  EXPECT_EQ(read.dims("/images"), (hdf5::Dims{kept, 12, 12, 3}));
   std::size_t told = 0;
   for (const EventRead& event : events_of(c))
     told += static_cast<std::size_t>(std::count(event.tensors.begin(), event.tensors.end(), "images"));
@@ -338,7 +338,7 @@ TEST_F(RunSummaries, CountBf16) {
   const Histograms found = histograms_at(events_of(c), 1);
   double sum = 0.0;
   for (std::size_t i = 0; i < 30; ++i) sum += found.at("conv2/activations")[3 * i + 2];
-  EXPECT_EQ(sum, static_cast<double>(c.batch_size) * 12 * 12 * 64);
+  EXPECT_EQ(sum, static_cast<double>(c.batch_size) * 6 * 6 * 64);
   EXPECT_LT(found.at("conv2/activations")[88], 100.0);
 }
 

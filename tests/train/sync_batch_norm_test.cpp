@@ -116,11 +116,11 @@ TEST_F(SyncBatchNorm, EqualsOneRankWithTheWholeBatch) {
   }
 }
 
-/// Images of 16x16 and of 12x12 have two programs, which use one memory for sums.
+/// Images of 10x10 and of 8x8 have two programs, which use one memory for sums.
 TEST_F(SyncBatchNorm, LeadsToTheSameBitsWhateverRunsTheStepsAndResumes) {
   config::TrainConfig c = synced("whole");
   c.steps = 3;
-  c.image_sizes = {{16, 0.125}, {12}};
+  c.image_sizes = {{10, 0.125}, {8}};
   const std::vector<std::pair<int, float>> wanted = rows_after(c);
   for (const auto runner : {engine::RunnerKind::serial, engine::RunnerKind::audit}) {
     c.runner = runner;
