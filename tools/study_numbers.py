@@ -50,8 +50,8 @@ def percent(share):
     return f"{100 * share:.0f} %"
 
 
-def counted(n, thing):
-    return f"{n} {thing}{'' if n == 1 else 's'}"
+def counted(n, thing, plural="s"):
+    return f"{n} {thing}{'' if n == 1 else plural}"
 
 
 def by(lines, *names):
@@ -148,7 +148,8 @@ def sign_tail(worse, n):
 def slow_steps(lines, nodes, margin, chance):
     """{node: (share by which its fastest steps are slower, blocks in which they are, blocks)} of the slow nodes.
 
-    The fastest steps of all rounds are compared with the median of the other nodes, and by a sign test those of each block.
+    The fastest steps of all rounds and of each round are compared with the median of the other nodes, and by a sign test those of
+    each block.
     """
     (rounds, shares), found = slices_of(lines), {}
     fastest = {node: fast([time for row in rounds.values() for time in row.get(node, [])]) for node in nodes}
@@ -157,8 +158,11 @@ def slow_steps(lines, nodes, margin, chance):
         return statistics.median(value for other, value in values.items() if other != node)
 
     for node in nodes if len(nodes) > 1 else []:
-        less = max(0.0, 1 - shares[node] / of_others(node, shares))
-        share = 1 - of_others(node, fastest) / fastest[node]
+        less = max(0.0, 1 - shares[node] / (of_others(node, shares) or 1.0))
+        share = 1 - of_others(node, fastest) / fastest[node] if fastest[node] else 0.0
+        # a launch may be slow from its start to its end, for example by where its memory lies
+        every = all(fast(row[node]) > of_others(node, {other: fast(times) for other, times in row.items()})
+                    for row in rounds.values() if node in row and len(row) > 1)
         worse, n = 0, 0
         for row in rounds.values():
             others = [blocks_of(times) for other, times in row.items() if other != node]
@@ -166,7 +170,7 @@ def slow_steps(lines, nodes, margin, chance):
                 same = [blocks[i] for blocks in others if blocks[i] is not None]
                 if own is not None and same:
                     worse, n = worse + (own > statistics.median(same)), n + 1
-        if share > margin + CACHES * less and sign_tail(worse, n) < chance:
+        if every and share > margin + CACHES * less and sign_tail(worse, n) < chance:
             found[node] = share, worse, n
     return found
 
@@ -351,7 +355,7 @@ def paragraph(study):
             last = rows[-1]
             speed = last["images_per_s"]
             text += (f"With {mode} scaling, {last['nodes']} nodes computed {speed['median']:.0f} images/s ({speed['low']:.0f} to "
-                     f"{speed['high']:.0f}, {speed['n']} launches), an efficiency of {percent(last['efficiency'])}. ")
+                     f"{speed['high']:.0f}, {counted(speed['n'], 'launch', 'es')}), an efficiency of {percent(last['efficiency'])}. ")
     accuracy = study["accuracy"]
     if accuracy and "accuracy" in accuracy:
         found = accuracy["accuracy"]

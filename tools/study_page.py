@@ -158,6 +158,9 @@ class Comparison:
     """The metrics that two studies share, and whether their intervals overlap."""
 
     def __init__(self, before, after):
+        # the spelling of earlier programs
+        before, after = ({**study, "metrics": {name.replace(", 1 nodes", ", 1 node"): metric for name, metric in study["metrics"].items()}}
+                         for study in (before, after))
         self.studies, self.rows, self.agree = (before, after), [], 0
         shared = [name for name in before["metrics"] if name in after["metrics"]]
         for name in shared:

@@ -238,6 +238,8 @@ class Study:
 
         def with_sum(_):
             step = read(_)[0]
+            if "slice_ms" not in step:
+                fail(f"{program[0]} is older than this tools/study; build it again")
             kept = ("program", "backend", "kernels", "bits", "slice_ms", "slice_share")
             result = {name: step[name] for name in kept if name in step}
             for name in ("images_per_s", "processor_share", "peak_gflops", "copy_gb_s"):

@@ -137,6 +137,7 @@ int main(int argc, char** argv) {
   app::Places sources;
   const auto check = [&] {
     config::check(options.config());
+    if (cli.get_option("--config")->count() > 0) return;  // a default may undo what the file sets
     config::refuse_without_effect(options.config(), [&](std::string_view name) {
       const std::string option(name);
       return cli.get_option(option)->count() > 0 && !sources.contains(option);

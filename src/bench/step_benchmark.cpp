@@ -107,20 +107,16 @@ class Stopwatch {
   double processor_begin_ = processor_seconds();
 };
 
-/// Seconds per step over `steps` steps, `together` of them in each launch, of the slowest rank.
-double time_steps(const comm::World& world, engine::Runner& step, int steps, int together = 1) {
-  world.barrier();
-  const double begin = steady_seconds();
-  for (int i = 0; i < steps; i += together) step.replay(together);
-  step.finish();
-  return most(world.gather((steady_seconds() - begin) / steps));
-}
+/// Seconds per step of the slowest rank, and the lowest processor share of a rank.
+struct StepTimes {
+  double step_s = 0.0;
+  std::vector<double> slice_s, slice_share;  ///< of StepBenchmark
+};
 
-/// Like time_steps, and appends the slices of these steps to the result.
-double time_slices(const comm::World& world, engine::Runner& step, int steps, int together, int threads,
-                   StepBenchmark& result) {
+/// Runs `steps` steps, `together` of them in each launch, and waits for the device after each slice.
+StepTimes time_slices(const comm::World& world, engine::Runner& step, int steps, int together, int threads) {
   constexpr int kSlices = 50;
-  const int launches = steps / together, per_slice = (launches + kSlices - 1) / kSlices;
+  const int launches = (steps + together - 1) / together, per_slice = (launches + kSlices - 1) / kSlices;
   std::vector<double> seconds, shares;
   world.barrier();
   const double begin = steady_seconds();
@@ -133,9 +129,15 @@ double time_slices(const comm::World& world, engine::Runner& step, int steps, in
     seconds.push_back(watch.seconds() / (here * together));
   }
   const double per_step_s = (steady_seconds() - begin) / steps;
-  for (const double slice : seconds) result.slice_s.push_back(most(world.gather(slice)));
-  for (const double share : shares) result.slice_share.push_back(least(world.gather(share)));
-  return most(world.gather(per_step_s));
+  StepTimes times;
+  for (const double slice : seconds) times.slice_s.push_back(most(world.gather(slice)));
+  for (const double share : shares) times.slice_share.push_back(least(world.gather(share)));
+  times.step_s = most(world.gather(per_step_s));
+  return times;
+}
+
+double time_steps(const comm::World& world, engine::Runner& step, int steps, int together = 1) {
+  return time_slices(world, step, steps, together, 1).step_s;
 }
 
 /// Of the next two steps (StepBenchmark::bits): the second depends on the weights that the first changed.
@@ -219,8 +221,11 @@ void measure(const StepBenchmarkConfig& config, BenchmarkRun& run, Variants& var
     products.push_back(least(world.gather(mine.flops)));
     copies.push_back(least(world.gather(mine.bytes)));
     const Stopwatch watch;
-    step_times.push_back(time_slices(world, step, steps, together, run.plan.config.threads, result));
+    const StepTimes times = time_slices(world, step, steps, together, run.plan.config.threads);
     processor.push_back(least(world.gather(watch.processor_share(run.plan.config.threads))));
+    step_times.push_back(times.step_s);
+    result.slice_s.insert(result.slice_s.end(), times.slice_s.begin(), times.slice_s.end());
+    result.slice_share.insert(result.slice_share.end(), times.slice_share.begin(), times.slice_share.end());
     images_per_s.push_back(static_cast<double>(run.plan.sizes.global_batch) / step_times.back());
     shares.push_back(floor_s(rows, {products.back(), copies.back()}) / step_times.back());
     if (variants.in_a_row) in_a_row_s.push_back(time_steps(world, *variants.in_a_row, steps, together));

@@ -418,8 +418,13 @@ void check_options(const TrainConfig& config) {
 
 void refuse_without_effect(const TrainConfig& config, const std::function<bool(std::string_view)>& given) {
   if (config.model != TrainConfig().model) return;
+  const auto asks_for_nothing = [&](const Option& option) {
+    const std::string value = shown(option, config);
+    return value == "false" || value == "off" || value == "full";
+  };
   for (const Option& option : options()) {
-    if (!is_used(option, config) && given(option.name)) refuse_unused(option, config);
+    if (!is_used(option, config) && given(option.name) && !asks_for_nothing(option))
+      refuse_unused(option, config);
   }
 }
 

@@ -166,10 +166,11 @@ engine::Task plan_own_gradient(const std::string& name, const Affine& affine, co
   const auto pieces = static_cast<std::size_t>(affine.pieces);
   const bool at_once = affine.concurrent > 1;
   auto* const partial = reinterpret_cast<float*>(memory.partial);
-  const auto run_piece = [=, own = *affine.own_gradient, samples = static_cast<int>(dims_of(affine.src)[0]),
-                          src_bytes = affine.src.get_size(), grad_bytes = affine.grad_dst.get_size(),
-                          stride = affine.partial_floats()](std::ptrdiff_t piece, int thread,
-                                                            const std::function<void()>& progress) {
+  const RunPiece run_piece = [=, own = *affine.own_gradient,
+                              samples = static_cast<int>(dims_of(affine.src)[0]),
+                              src_bytes = affine.src.get_size(), grad_bytes = affine.grad_dst.get_size(),
+                              stride = affine.partial_floats()](std::ptrdiff_t piece, int thread,
+                                                                const std::function<void()>& progress) {
     const auto p = static_cast<std::size_t>(piece);
     own.run({reinterpret_cast<const bf16*>(memory.src + p * src_bytes),
              reinterpret_cast<const bf16*>(memory.grad_dst + p * grad_bytes), samples,

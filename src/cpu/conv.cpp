@@ -162,10 +162,6 @@ PiecedConv plan_in_pieces(const Planning& planning, const model::Conv2d& layer, 
   return {std::move(affine), dst, grad_dst};
 }
 
-}  // namespace
-
-namespace {
-
 /// Our kernel for the weight gradient, if it may have the weights in its layout and threads can share the
 /// batch.
 void choose_gradient(const Planning& planning, const model::Conv2d& layer, AffinePlace& place) {

@@ -244,7 +244,7 @@ TEST_F(Bench, MeasuresAStudyOfEmulatedNodes) {
   const std::string json = read_file(out + "/study.json");
   for (const char* metric :
        {"node node2: copy_gb_s", "pair node1 - node2: bandwidth", "all-reduce ring, 4096 bytes",
-        "strong scaling, 2 nodes", "weak scaling, 1 nodes", "time to the target"})
+        "strong scaling, 2 nodes", "weak scaling, 1 node", "time to the target"})
     EXPECT_NE(json.find(concat('"', metric, '"')), std::string::npos) << metric << " in " << json;
   EXPECT_GT(forecast::read_links(out + "/study.json").bytes_per_s, 0.0);
   EXPECT_EQ(forecast::read_links(out + "/study.json").message,

@@ -154,6 +154,11 @@ TEST_F(Programs, PreferTheCommandLineToTheFile) {
   for (const char* line : {"lr=2", "seed=7", "reproducible=true", "shuffle=\"global\""})
     EXPECT_EQ(count_lines_with(printed.output, line), 1) << line << printed.output;
   EXPECT_EQ(count_lines_with(run_command(read).output, "reproducible=false"), 1);
+  // a default undoes what the file sets, even where it has no effect
+  write_file(file("flip.toml"), "flip = \"alternate\"\n");
+  const std::string plain = kTrain + " --config " + file("flip.toml") + " --augment none --print-config";
+  EXPECT_EQ(run_command(plain).code, 2);
+  EXPECT_EQ(run_command(plain + " --flip random").code, 0);
 }
 
 TEST_F(Programs, NameTheLineOfTheFileThatTheyRefuse) {

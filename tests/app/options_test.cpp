@@ -229,6 +229,7 @@ TEST_F(Programs, RefuseOptionsThatMakeNoSense) {
       {"--update server --aggregate async --reproducible --shuffle global",
        "--reproducible works only with --update all-reduce"},
       {"--update server --servers 0", "--servers must be at least 1, not 0"},
+      {"--update local --augment none --flip random", "--flip random works only with"},
       {"--servers 1", "--servers 1 works only with --update server, not with all-reduce; leave it out"},
       {"--update server --local-steps 16",
        "--local-steps 16 works only with --update local, not with server"},

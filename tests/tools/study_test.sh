@@ -45,6 +45,8 @@ if sys.argv[1] == "step":
     lines = [{"program": "0 (test)", "backend": "cpu", "kernels": "k", "bits": fault(f"{hosts[0]}.bits", "00ab"), "ranks": int(os.environ["RANKS"]),
               "batch_size": batch, "images_per_s": [speed] * 3, "processor_share": [share] * 3, "peak_gflops": [50 * noise()] * 3, "copy_gb_s": [9 * noise() * share] * 3,
               "step_ms": [ms] * 3, "slice_ms": [ms * noise() for _ in range(30)], "slice_share": [share] * 30, "alone_ms": [ms if os.path.exists("faults/compute") else ms * cost] * 3}]
+    if os.path.exists("faults/old"):
+        del lines[0]["slice_ms"]
 elif sys.argv[1] == "allreduce":
     lines = [{"algorithm": a, "bytes": 4096 * k, "median_us": 5.0 * k, "p99_us": 9.0 * k, "busbw_gb_s": 1.5, "mpi_allreduce_us": 10.0 * k,
               "wrong": int(fault("wrong", 0))} for k in (1, 2) for a in ("ring", "mpi")]
@@ -440,6 +442,9 @@ END
 
 TellsWhatFailed() {
   programs
+  touch faults/old
+  run 2 --parts nodes --out old
+  says 'cifar_mpi_bench is older than this tools/study; build it again'
   stand_in "$fake/build/cifar_mpi_bench" <<<'echo "cifar_mpi_bench: no such network" >&2; exit 2'
   run 2 --parts nodes
   says 'refused its options: cifar_mpi_bench: no such network'
