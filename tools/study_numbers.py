@@ -161,8 +161,8 @@ def slow_steps(lines, nodes, margin, chance):
         less = max(0.0, 1 - shares[node] / (of_others(node, shares) or 1.0))
         share = 1 - of_others(node, fastest) / fastest[node] if fastest[node] else 0.0
         # a launch may be slow from its start to its end, for example by where its memory lies
-        every = all(fast(row[node]) > of_others(node, {other: fast(times) for other, times in row.items()})
-                    for row in rounds.values() if node in row and len(row) > 1)
+        slower = [fast(row[node]) > of_others(node, {other: fast(times) for other, times in row.items()})
+                  for row in rounds.values() if node in row and len(row) > 1]
         worse, n = 0, 0
         for row in rounds.values():
             others = [blocks_of(times) for other, times in row.items() if other != node]
@@ -170,7 +170,7 @@ def slow_steps(lines, nodes, margin, chance):
                 same = [blocks[i] for blocks in others if blocks[i] is not None]
                 if own is not None and same:
                     worse, n = worse + (own > statistics.median(same)), n + 1
-        if every and share > margin + CACHES * less and sign_tail(worse, n) < chance:
+        if slower.count(False) <= len(slower) // SMALLEST and share > margin + CACHES * less and sign_tail(worse, n) < chance:
             found[node] = share, worse, n
     return found
 
