@@ -41,11 +41,11 @@ def note(text):
 
 
 class Failed(Exception):
-    """A launch that ended with an error."""
+    """A launch that ended with an error, and all that it said."""
 
-    def __init__(self, text, status):
+    def __init__(self, text, status, said=""):
         super().__init__(text)
-        self.status = status
+        self.status, self.said = status, said
 
 
 class Launcher:
@@ -85,7 +85,8 @@ class Launcher:
                 self.children.discard(child)
         if child.returncode:
             own = [line for line in said.splitlines() if re.match(r"cifar_mpi_\w+: ", line)]
-            raise Failed(own[-1] if own else f"ended with {child.returncode}: {shortened(' '.join(said.split()))}", child.returncode)
+            raise Failed(own[-1] if own else f"ended with {child.returncode}: {shortened(' '.join(said.split()))}",
+                         child.returncode, said)
         return said
 
     def end(self, child):
@@ -177,6 +178,8 @@ class Study:
             if getattr(error, "status", 1) == 2:
                 fail(f"{program[0]} refused its options: {error}")
             line["error"] = f"{key} failed: {error}"
+            if getattr(error, "said", ""):
+                line["said"] = error.said[-20000:]
             note(line["error"])
             self.look_for_lost(hosts)
         self.record({**line, "seconds": round(time.monotonic() - begin, 3)})

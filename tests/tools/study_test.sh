@@ -459,6 +459,7 @@ TellsWhatFailed() {
   stand_in "$fake/build/cifar_mpi_bench" <<<'echo "ssh: no route to node1"; printf "noise %.0s" {1..100}; exit 255'
   run 1 --hosts node1,node2 --parts nodes --rounds 2 --out far
   says 'node node1 round=0 failed: ended with 255: ssh: no route to node1'
+  grep -qE '"said": ".*(noise ){90}' far/raw.jsonl || fail 'the output of the launch is lost'
 }
 
 EndsWhatItStartedWhenItIsEnded() {
