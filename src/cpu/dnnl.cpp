@@ -1,10 +1,8 @@
 #include "cpu/dnnl.hpp"
 
 #include <omp.h>
-#if defined(__linux__) && defined(__x86_64__)
 #include <sys/syscall.h>
 #include <unistd.h>
-#endif
 
 #include <utility>
 
@@ -226,7 +224,8 @@ bool limit_dnnl(bool to_sse41) {
 bool has_bf16() { return may_use(dnnl::cpu_isa::avx512_core_bf16); }
 
 bool has_amx() {
-#if defined(__linux__) && defined(__x86_64__)
+// Linux on x86-64 has this call.
+#if defined(SYS_arch_prctl)
   constexpr long kRequestState = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, the tiles' state
   return may_use(dnnl::cpu_isa::avx512_core_amx) && syscall(SYS_arch_prctl, kRequestState, kTileData) == 0;
 #else

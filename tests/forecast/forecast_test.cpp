@@ -107,9 +107,11 @@ TEST(Forecast, NamesTheLimitOfTheLinksAndTheFastestAllReduce) {
 
 TEST(Forecast, GivesTheNumberOfRanksAboveWhichMoreDoNotPay) {
   const auto slow = forecast(two_ranks(5.0, 5.0), {{4}, parse_links("2ms,10gbit")});
-  EXPECT_NE(slow.back().find("256 images, more ranks stop paying at 2 ranks"), std::string::npos) << slow.back();
+  EXPECT_NE(slow.back().find("256 images, more ranks stop paying at 2 ranks"), std::string::npos)
+      << slow.back();
   const auto fast = forecast(two_ranks(5.0, 5.0), {{4}, parse_links("0ns,10000gbit")});
-  EXPECT_NE(fast.back().find("256 images, more ranks stop paying at 16 ranks"), std::string::npos) << fast.back();
+  EXPECT_NE(fast.back().find("256 images, more ranks stop paying at 16 ranks"), std::string::npos)
+      << fast.back();
   EXPECT_NE(fast.back().find("work that does not shrink"), std::string::npos) << fast.back();
 }
 
