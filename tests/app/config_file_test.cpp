@@ -159,6 +159,8 @@ TEST_F(Programs, PreferTheCommandLineToTheFile) {
   const std::string plain = kTrain + " --config " + file("flip.toml") + " --augment none --print-config";
   EXPECT_EQ(run_command(plain).code, 2);
   EXPECT_EQ(run_command(plain + " --flip random").code, 0);
+  // what asks for nothing is never in vain
+  EXPECT_EQ(run_command(kTrain + " --update local --image-size full --print-config").code, 0);
 }
 
 TEST_F(Programs, NameTheLineOfTheFileThatTheyRefuse) {
