@@ -13,6 +13,7 @@ NODE_METRICS = {"images_per_s": ("images/s", True, 0.05), "peak_gflops": ("GFLOP
                 "copy_gb_s": ("GB/s", True, 0.1), "sum_us": ("us", False, 0.3)}
 CACHES = 0.5  # of the processor time that other work takes from a node, the share that its steps may be slower: it takes caches, too
 LESS_PROCESSOR = 0.05  # the share by which a node's part of the processor time must be less than the others' before it is named
+SHARED = 0.8  # of a node's processor time; a node that gets less does not show how fast its memory is, because other work uses it, too
 SLOW_LINK = 0.7  # of the links' usual bandwidth
 
 
@@ -197,7 +198,11 @@ def judge_nodes(lines, problems, metrics):
                         f"steps, and worse in {worse} of {n} parts of the measurement.")
     for name, (unit, better, margin) in NODE_METRICS.items():
         values = rounds_of(lines, name)
-        ratios = relative(values, better)
+        judged = values
+        if name == "copy_gb_s":
+            judged = {round_: {node: value for node, value in row.items() if shares[round_].get(node, 1.0) >= SHARED and node not in busy}
+                      for round_, row in values.items()}
+        ratios = relative(judged, better)
         for node in nodes:
             own = [row[node] for row in values.values() if node in row]
             if not own:
@@ -205,7 +210,7 @@ def judge_nodes(lines, problems, metrics):
             nodes[node][name] = metrics[f"node {node}: {name}"] = {"unit": unit, **interval(own)}
             if name == "images_per_s":  # judged by slices of its rounds
                 continue
-            if is_worse(ratios[node], margin, chance) and not (name == "copy_gb_s" and node in busy):  # other work takes the memory, too
+            if is_worse(ratios[node], margin, chance):
                 problems.append(f"{node} is {percent(1 - statistics.median(ratios[node]))} worse than the median of the other nodes in "
                                 f"{name} ({unit}), and worse in each of {len(ratios[node])} rounds.")
     return nodes

@@ -223,6 +223,16 @@ for ms, names in (5.8, []), (6.0, ["node2"]):
         line["result"]["slice_share"] = [0.8 if line["node"] == "node2" else 1.0] * 12
         line["result"]["slice_ms"] = [ms / 0.8 if line["node"] == "node2" else 5.0] * 12
     assert list(numbers.slow_steps(lines, list(slices), 0.05, 0.001)) == names, ms
+# the memory of nodes that share their processors with other work is not judged
+def copies_named(share):
+    lines = [{"node": node, "round": i, "result": {"kernels": "k", "bits": "1", "backend": "cpu", "images_per_s": 100.0, "slice_ms": [5.0] * 12,
+              "slice_share": [1.0] * 12, "processor_share": share, "copy_gb_s": rate * (1 + 0.01 * i)}}
+             for i in range(6) for node, rate in (("node1", 9.0), ("node2", 7.0))]
+    problems = []
+    numbers.judge_nodes(lines, problems, {})
+    return problems
+assert len(copies_named(0.9)) == 1 and "copy_gb_s" in copies_named(0.9)[0], copies_named(0.9)
+assert copies_named(0.5) == []
 END
 }
 
