@@ -42,7 +42,9 @@ int bench_links(const LinksOptions& options, comm::World& world) {
   });
   const comm::LinkBenchmark links = comm::benchmark_links(options.seconds, world);
   const Log log(world.rank());
-  log.info(concat("messages around a ring of ", links.nodes, " nodes, on all links at once (median)"));
+  log.info(links.nodes == 2
+               ? std::string("messages between two nodes, in one direction at a time (median)")
+               : concat("messages around a ring of ", links.nodes, " nodes, on all links at once (median)"));
   log.info("     bytes          us");
   for (const auto& [bytes, seconds] : links.message)
     log.info(fmt::format("{:10} {:11.2f}", bytes, 1e6 * seconds));

@@ -56,12 +56,19 @@ void add_ways(CLI::App& app, WaysOptions& options) {
       ->capture_default_str();
   add_wire(app, options.wire);
   add_bucket_mib(app, options.config.bucket_mib);
+  app.add_option("--record", options.config.record,
+                 "Folder for the timeline of a single way without servers, for cifar_mpi_report --forecast")
+      ->check(not_empty())
+      ->type_name("DIR");
 }
 
 void check(const WaysOptions& options) {
   for (const std::string& way : options.ways) {
     config::TrainConfig config;
     bench::choose_way(config, way);
+    if (!options.config.record.empty() &&
+        (options.ways.size() > 1 || config.update == comm::UpdateKind::server))
+      throw Error(ErrorKind::usage, "--record needs a single way without servers, such as --ways all-reduce");
   }
 }
 
@@ -91,6 +98,13 @@ int bench_ways(WaysOptions& options, comm::World& world) {
       "step of the busiest worker and server, of pushes and answers, or by a node's network devices where "
       "ranks "
       "sum; staleness: of 50 %, 95 % and all pushes");
+  if (!config.record.empty()) {
+    const bool recorded = world.rank() == 0 && exists(config.record + "/timeline.h5");
+    log.info(
+        recorded
+            ? concat("recorded: cifar_mpi_report ", config.record, " --forecast 16,256 --link 20us,10gbit")
+            : concat("note: nothing is recorded, because there were too few steps: raise --seconds"));
+  }
   return 0;
 }
 

@@ -16,6 +16,7 @@
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/report/metrics.hpp"
 #include "cifar_mpi/step/step.hpp"
+#include "step/step_recording.hpp"
 
 namespace cifar_mpi::bench {
 namespace {
@@ -90,12 +91,14 @@ Steps steps_of(const WaysBenchmarkConfig& config, const std::string& way, int ra
   return steps;
 }
 
-/// Sleeps, and lets messages make progress as often as a convolution does between its pieces.
+/// Sleeps, and lets messages make progress as often as a convolution does between its pieces. Moving them takes
+/// processor time, as it does from computing.
 void sleep_for(double seconds, engine::Lane& lane) {
   constexpr double kPiece = 0.5e-3;
-  const double end = steady_seconds() + seconds;
-  for (double left = seconds; left > 0.0; left = end - steady_seconds()) {
+  for (double left = seconds; left > 0.0;) {
+    const double begin = steady_seconds();
     std::this_thread::sleep_for(std::chrono::duration<double>(std::min(kPiece, left)));
+    left -= steady_seconds() - begin;
     lane.make_progress();
   }
 }
@@ -183,14 +186,46 @@ struct Moment {
   double bytes = 0.0;
 };
 
-Moment replay_until(engine::Runner& runner, const Buffer& step_counter, std::uint64_t step) {
-  const auto* const counter = step_counter.as<const std::uint64_t>();
-  while (*counter < step) {
-    runner.replay();
-    runner.finish();
+/// Replays the program of a run, and records samples of its steps if it is asked to.
+class Replays {
+ public:
+  /// `seconds`: of computing per replay. Collective.
+  Replays(BenchmarkRun& run, const Steps& steps, const double* seconds,
+          const comm::PlatformFactory& make_platform, const std::string& record)
+      : runner_(build(run, seconds, make_platform)),
+        counter_(run.blocks.step_counter.as<const std::uint64_t>()),
+        of_replay_(steps.of_replay) {
+    if (record.empty()) return;
+    run.plan.world.together([&] {
+      if (run.plan.world.rank() == 0) folder_ = Directory::make(record);
+      run.plan.run = &folder_;
+      run.plan.sizes.steps_per_epoch = 0.0;  // as many samples as there may be
+      recording_.emplace(run.plan, *run.blocks.update, *runner_, std::vector<std::uint64_t>{},
+                         engine::Replay{0, of_replay_});
+    });
   }
-  return {*counter, steady_seconds(), network_bytes()};
-}
+
+  Moment until(std::uint64_t step) {
+    while (*counter_ < step) {
+      if (recording_) recording_->before_launch({*counter_, *counter_ + of_replay_});
+      runner_->replay();
+      runner_->finish();
+    }
+    return {*counter_, steady_seconds(), network_bytes()};
+  }
+
+  /// Writes what was recorded. Collective.
+  void finish() {
+    if (recording_) recording_->finish();
+  }
+
+ private:
+  std::unique_ptr<engine::Runner> runner_;
+  const std::uint64_t* counter_;
+  std::uint64_t of_replay_;
+  Directory folder_;
+  std::optional<step::StepRecording> recording_;
+};
 
 std::optional<double> most_per_step(const std::vector<std::uint64_t>& bytes, std::uint64_t steps) {
   return static_cast<double>(*std::max_element(bytes.begin(), bytes.end())) / static_cast<double>(steps);
@@ -243,18 +278,16 @@ WayBenchmark benchmark_way(const WaysBenchmarkConfig& config, const std::string&
   const Steps steps = steps_of(config, way, world.size());
   double seconds = config.compute_s;  // of computing per replay; in the first replays not per local step
   BenchmarkRun run(steps.config, world);
-  const std::unique_ptr<engine::Runner> runner = build(run, &seconds, make_platform);
+  Replays replays(run, steps, &seconds, make_platform, slow_factor > 1.0 ? "" : config.record);
   const config::Sizes& sizes = run.plan.sizes;
   const comm::Update& update = *run.blocks.update;
   if (world.rank() + 1 == sizes.workers) seconds *= slow_factor;
-  const auto replay_to = [&](std::uint64_t step) {
-    return replay_until(*runner, run.blocks.step_counter, step);
-  };
 
-  const Moment begin = replay_to(steps.before);
+  const Moment begin = replays.until(steps.before);
   seconds *= static_cast<double>(steps.of_replay);
-  const Moment end = replay_to(steps.before + steps.measured);
-  replay_to(steps.all());
+  const Moment end = replays.until(steps.before + steps.measured);
+  replays.until(steps.all());
+  replays.finish();
   run.blocks.update->complete({}, {});
 
   WayBenchmark result;

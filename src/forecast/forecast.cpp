@@ -60,6 +60,7 @@ class Forecaster {
   }
   int recorded_ranks() const { return static_cast<int>(timeline_.hosts.size()); }
   Cluster cluster_of(int ranks) const { return {links_, ranks, std::min(per_node_, ranks)}; }
+  Amount amount(int ranks, double batch) const;
   std::vector<Pattern> patterns(const Cluster& cluster, bool best) const;
   Pattern best(const Cluster& cluster, std::size_t bucket) const;
   Pattern chosen(const Cluster& cluster, std::size_t bucket) const;
@@ -82,18 +83,25 @@ Forecaster::Forecaster(const report::Timeline& timeline, const Links& links)
       per_node_(ranks_per_node(timeline)),
       float_bytes_(timeline.wire == to_string(comm::Wire::fp32) ? 4.0 : 2.0) {}
 
+/// A rank sends and receives this share of the gradients twice in a step (ring).
+double share_sent(int ranks) { return (ranks - 1.0) / ranks; }
+
+Amount Forecaster::amount(int ranks, double batch) const {
+  return {batch, share_sent(ranks) / share_sent(recorded_ranks())};
+}
+
 /// Many ranks need few steps: the variation over ranks is as large as over many steps.
 int steps_of(const Cluster& cluster) { return cluster.ranks <= 1024 ? 10 : 2; }
 
 double Forecaster::step(const Cluster& cluster, double batch, const std::vector<Pattern>& patterns) const {
-  return step_seconds(recording_, cluster.ranks, batch, steps_of(cluster),
+  return step_seconds(recording_, cluster.ranks, amount(cluster.ranks, batch), steps_of(cluster),
                       [&](std::size_t bucket, std::vector<double>& when) {
                         all_reduce(patterns[bucket], floats_of(bucket), float_bytes_, cluster, when);
                       });
 }
 
 double Forecaster::step_without_network(const Cluster& cluster, double batch) const {
-  return step_seconds(recording_, cluster.ranks, batch, steps_of(cluster),
+  return step_seconds(recording_, cluster.ranks, {batch, 0.0}, steps_of(cluster),
                       [](std::size_t, std::vector<double>& when) {
                         std::fill(when.begin(), when.end(), *std::max_element(when.begin(), when.end()));
                       });
@@ -111,7 +119,7 @@ Pattern Forecaster::best(const Cluster& cluster, std::size_t bucket) const {
 /// The pattern that the program would use on these ranks; the fastest one for collectives of MPI and NCCL.
 Pattern Forecaster::chosen(const Cluster& cluster, std::size_t bucket) const {
   std::string_view collective = timeline_.collective;
-  if (collective.starts_with("auto")) {
+  if (collective.find(", then ") != std::string_view::npos) {  // what auto resolved to on the recorded nodes
     comm::Nodes nodes;
     for (int r = 0; r < cluster.ranks; ++r) nodes.of_rank.push_back(r / cluster.per_node);
     const comm::AutoChoice choice = comm::choose_collective(nodes);
@@ -143,6 +151,7 @@ Row Forecaster::row(int ranks, double batch, const std::vector<Pattern>& pattern
   limits.push_back({"bandwidth of the links", row.step_s - step(cluster, batch, patterns)});
   cluster.links = links_.without_latency();
   limits.push_back({"latency of messages", row.step_s - step(cluster, batch, patterns)});
+  limits.push_back({"processor time of messages", amount(ranks, batch).messages * recording_.messages_s});
   if (batch != 1.0) limits.push_back({"work that does not shrink with the batch", recording_.fixed_s});
   row.limit = *std::ranges::max_element(limits, {}, &Limit::seconds);
   if (row.limit.seconds < kMatters * row.step_s) row.limit = {"computation", work_s};

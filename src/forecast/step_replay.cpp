@@ -20,7 +20,8 @@ class Recorder {
         sections_(report::sections_of(timeline)),
         order_(report::collectives_of(timeline)) {}
 
-  RecordedStep record(const std::vector<Stretch>& stretches) {
+  /// On a host the time of a collective for which no work waits is the processor's, which moves messages.
+  RecordedStep record(const std::vector<Stretch>& stretches, bool on_host) {
     RecordedStep step;
     std::vector<int> left(timeline_.tasks.size(), 0);
     for (const Stretch& stretch : stretches) {
@@ -29,7 +30,10 @@ class Recorder {
     next_ = 0;
     add_ready(left, step);
     for (const Stretch& stretch : stretches) {
-      if (report::is_collective(timeline_, stretch.task)) continue;
+      if (report::is_collective(timeline_, stretch.task)) {
+        if (on_host && !stretch.waited_for) work_of(step).messages_s += 1e-9 * stretch.ns();
+        continue;
+      }
       if (stretch.begins) add_waits(stretch.task, step);
       add_work(stretch, step);
       if (stretch.task == Stretch::kNobody) continue;
@@ -55,13 +59,18 @@ class Recorder {
     }
   }
 
-  void add_work(const Stretch& stretch, RecordedStep& step) {
+  static RecordedStep::Action& work_of(RecordedStep& step) {
     if (step.actions.empty() || step.actions.back().kind != Kind::work) step.actions.push_back({});
+    return step.actions.back();
+  }
+
+  void add_work(const Stretch& stretch, RecordedStep& step) {
     const Section section =
         stretch.task == Stretch::kNobody ? Section::other : sections_[static_cast<std::size_t>(stretch.task)];
     const bool grows =
         section == Section::input || section == Section::forward || section == Section::backward;
-    (grows ? step.actions.back().batch_s : step.actions.back().fixed_s) += 1e-9 * stretch.ns();
+    RecordedStep::Action& work = work_of(step);
+    (grows ? work.batch_s : work.fixed_s) += 1e-9 * stretch.ns();
   }
 
   const report::Timeline& timeline_;
@@ -73,9 +82,9 @@ class Recorder {
 /// Simulated ranks, each with its own clock and position in its step.
 class Replay {
  public:
-  Replay(const Recording& recording, std::size_t ranks, double batch)
+  Replay(const Recording& recording, std::size_t ranks, const Amount& amount)
       : recording_(recording),
-        batch_(batch),
+        amount_(amount),
         steps_(ranks),
         now_(ranks),
         at_(ranks),
@@ -109,7 +118,7 @@ class Replay {
     const auto& actions = steps_[rank]->actions;
     for (std::size_t& at = at_[rank]; at < actions.size();) {
       const RecordedStep::Action& action = actions[at++];
-      now_[rank] += action.fixed_s + batch_ * action.batch_s;
+      now_[rank] += action.fixed_s + amount_.batch * action.batch_s + amount_.messages * action.messages_s;
       if (action.kind == Kind::wait && action.collective < until)
         now_[rank] = std::max(now_[rank], ends_[action.collective][rank]);
       if (action.kind == Kind::ready && action.collective == until) return;
@@ -117,7 +126,7 @@ class Replay {
   }
 
   const Recording& recording_;
-  double batch_;
+  Amount amount_;
   std::vector<const RecordedStep*> steps_;  ///< by rank: the recorded step that it repeats
   std::vector<double> now_;                 ///< by rank: its clock in seconds
   std::vector<std::size_t> at_;             ///< by rank: its next action
@@ -132,21 +141,22 @@ Recording record_of(const report::Timeline& timeline) {
   recording.collectives = report::collectives_of(timeline);
   Recorder recorder(timeline);
   for (const auto& step : sampled.steps) {
-    for (const std::vector<Stretch>& stretches : step.ranks)
-      recording.steps.push_back(recorder.record(stretches));
+    for (std::size_t r = 0; r < step.ranks.size(); ++r)
+      recording.steps.push_back(recorder.record(step.ranks[r], step.work_cpu_ns[r] >= 0));
   }
   for (const RecordedStep& step : recording.steps) {
     for (const RecordedStep::Action& action : step.actions) {
       recording.fixed_s += action.fixed_s / static_cast<double>(recording.steps.size());
       recording.batch_s += action.batch_s / static_cast<double>(recording.steps.size());
+      recording.messages_s += action.messages_s / static_cast<double>(recording.steps.size());
     }
   }
   return recording;
 }
 
-double step_seconds(const Recording& recording, int ranks, double batch, int steps,
+double step_seconds(const Recording& recording, int ranks, const Amount& amount, int steps,
                     const Collectives& collectives) {
-  Replay replay(recording, static_cast<std::size_t>(ranks), batch);
+  Replay replay(recording, static_cast<std::size_t>(ranks), amount);
   for (int step = 0; step < steps; ++step) replay.run(step, collectives);
   return replay.latest() / steps;
 }

@@ -17,6 +17,7 @@ struct RecordedStep {
     std::size_t collective = 0;  ///< of `ready` and `wait`: index in the order of the lane
     double fixed_s = 0.0;        ///< of `work`: does not depend on the batch
     double batch_s = 0.0;        ///< of `work`: proportional to the batch
+    double messages_s = 0.0;     ///< of `work`: in which the processor moved messages instead
   };
   std::vector<Action> actions;
 };
@@ -24,15 +25,21 @@ struct RecordedStep {
 struct Recording {
   std::vector<RecordedStep> steps;  ///< of each rank in each complete step
   std::vector<report::CollectiveOrder> collectives;
-  double fixed_s = 0.0, batch_s = 0.0;  ///< mean work of a rank in a step
+  double fixed_s = 0.0, batch_s = 0.0, messages_s = 0.0;  ///< means of a rank in a step
 };
 Recording record_of(const report::Timeline& timeline);
 
 /// Runs collective `index`; `when` has the time at which each rank is ready for it, and then the time at which it ends there.
 using Collectives = std::function<void(std::size_t index, std::vector<double>& when)>;
 
-/// Mean seconds of a step over `steps` steps on `ranks` ranks, with `batch` times the recorded batch per rank.
-double step_seconds(const Recording& recording, int ranks, double batch, int steps,
+/// How many times as much a rank does as in the recording.
+struct Amount {
+  double batch = 1.0;
+  double messages = 1.0;
+};
+
+/// Mean seconds of a step over `steps` steps on `ranks` ranks.
+double step_seconds(const Recording& recording, int ranks, const Amount& amount, int steps,
                     const Collectives& collectives);
 
 }  // namespace cifar_mpi::forecast

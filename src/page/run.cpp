@@ -33,7 +33,7 @@ Directory open_run_directory(const std::string& dir) {
   } catch (const Error& error) {
     refuse(error.what());
   }
-  for (const char* name : {"metrics.jsonl", "config.toml", "exit", "lock", "checkpoints"}) {
+  for (const char* name : {"metrics.jsonl", "timeline.h5", "config.toml", "exit", "lock", "checkpoints"}) {
     if (exists(opened / name)) return opened;
   }
   refuse(concat(dir, " is not a run directory: it has neither metrics.jsonl nor checkpoints"));

@@ -14,11 +14,11 @@
 #include "report/step_reporter.hpp"
 #include "report/tensorboard.hpp"
 #include "run/run_checkpoints.hpp"
+#include "step/step_recording.hpp"
 #include "train/launches.hpp"
 #include "train/patience.hpp"
 #include "train/run_facts.hpp"
 #include "train/session_state.hpp"
-#include "train/step_recording.hpp"
 #include "train/summaries.hpp"
 #include "watch/deadline.hpp"
 #include "watch/rank_watch.hpp"
@@ -102,7 +102,7 @@ class Loop {
   report::TensorBoard board_;
   report::StepReporter reporter_;
   Patience patience_;
-  std::optional<StepRecording> recording_;  ///< while it trains
+  std::optional<step::StepRecording> recording_;  ///< while it trains
   std::optional<Summaries> summaries_;
   Launches launches_;
   bool stopping_ = false;
@@ -114,7 +114,7 @@ class Loop {
 
 void Loop::run(const std::string& last_end) {
   const std::uint64_t total = plan_.sizes.total_steps;
-  note_past_trace(plan_);
+  step::note_past_trace(plan_);
   if (launched() > total) {
     view_.event(concat("this run is at step ", launched(), " already, more than the ", total,
                        " it was asked for: nothing to train; cifar_mpi_eval evaluates it"));

@@ -10,6 +10,7 @@
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/cuda/backend.hpp"
 #include "cifar_mpi/forecast/links.hpp"
+#include "cifar_mpi/report/timeline_file.hpp"
 #include "report/json.hpp"
 
 namespace cifar_mpi::app {
@@ -201,6 +202,29 @@ TEST_F(Bench, ComparesWaysWithAndWithoutASlowWorkerInColumnsThatProgramsCanRead)
     const std::regex line(concat("\n", row, " +[0-9.]+ +[0-9]+ +[0-9]+ +- +- +0.0% +-  "));
     EXPECT_TRUE(std::regex_search(outcome.output, line)) << row << " in " << outcome.output;
   }
+}
+
+TEST_F(Bench, RecordsAWayForTheForecast) {
+  const std::string ways =
+      test::kBench + " ways --slow-factor 1 --compute-ms 2 --batch-size 2 --record " + file("run");
+  const test::Outcome outcome =
+      test::run_command(concat(test::kMpirun, " -np 2 ", ways, " --ways all-reduce --seconds 0.1"));
+  ASSERT_EQ(outcome.code, 0) << outcome.output;
+  const report::Timeline timeline = report::read_timeline(file("run") + "/timeline.h5");
+  EXPECT_EQ(timeline.hosts.size(), 2u);
+  EXPECT_GE(timeline.steps.size(), 3u);
+  const test::Outcome forecast =
+      test::run_command(concat(test::kReport, " ", file("run"), " --forecast 4 --link 20us,10gbit"));
+  EXPECT_EQ(forecast.code, 0) << forecast.output;
+  EXPECT_NE(forecast.output.find("recorded on 2 ranks"), std::string::npos) << forecast.output;
+  const test::Outcome brief = test::run_command(concat(
+      test::kBench,
+      " ways --slow-factor 1 --compute-ms 2 --batch-size 2 --ways all-reduce --seconds 0.002 --record ",
+      file("brief")));
+  EXPECT_NE(brief.output.find("too few steps: raise --seconds"), std::string::npos) << brief.output;
+  for (const char* const several : {"all-reduce,local:2", "server:1"})
+    expect_refusal(test::run_command(ways + " --ways " + several), exit_code(ErrorKind::usage),
+                   "--record needs a single way without servers");
 }
 
 TEST_F(Bench, RefusesWaysThatThereAreNotOrTheRanksCannotGo) {

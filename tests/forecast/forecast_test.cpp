@@ -78,9 +78,23 @@ TEST(Forecast, OverlapsABucketWithBackwardAndWaitsForTheLast) {
     };
   };
   // 4 + 1 + 5 + 5 ms of work, then both updates
-  EXPECT_NEAR(step_seconds(recording, 8, 1.0, 3, lasts(4e-3, 1e-3)), 17e-3, 1e-9);
-  EXPECT_NEAR(step_seconds(recording, 8, 1.0, 3, lasts(9e-3, 1e-3)), 21e-3, 1e-9);
-  EXPECT_NEAR(step_seconds(recording, 8, 2.0, 3, lasts(4e-3, 1e-3)), 32e-3, 1e-9);
+  EXPECT_NEAR(step_seconds(recording, 8, {}, 3, lasts(4e-3, 1e-3)), 17e-3, 1e-9);
+  EXPECT_NEAR(step_seconds(recording, 8, {}, 3, lasts(9e-3, 1e-3)), 21e-3, 1e-9);
+  EXPECT_NEAR(step_seconds(recording, 8, {.batch = 2.0}, 3, lasts(4e-3, 1e-3)), 32e-3, 1e-9);
+}
+
+TEST(Forecast, AddsTheTimeInWhichAProcessorMovesMessages) {
+  report::Timeline timeline = two_ranks(5.0, 5.0);
+  const auto at_once = [](std::size_t, std::vector<double>&) {};
+  const auto seconds_with = [&](double messages) {
+    return step_seconds(record_of(timeline), 8, {.messages = messages}, 3, at_once);
+  };
+  EXPECT_NEAR(seconds_with(5.0), 17e-3, 1e-9) << "a device's processor sums while others compute";
+  for (report::Timeline::Step& step : timeline.steps)
+    for (report::RankStep& rank : step.ranks) rank.work_cpu_ns = 0;  // known on a host
+  // 0.1 ms of bucket 0 between two tasks that do not wait for it; the update waits for bucket 1
+  EXPECT_NEAR(record_of(timeline).messages_s, 0.1e-3, 1e-12);
+  EXPECT_NEAR(seconds_with(5.0), 17.5e-3, 1e-9);
 }
 
 double step_ms(const std::string& line) { return std::stod(line.substr(18, 10)); }
@@ -103,6 +117,17 @@ TEST(Forecast, NamesTheLimitOfTheLinksAndTheFastestAllReduce) {
       << late[2];
   const auto fast = forecast(timeline, {{4}, parse_links("0ns,10000gbit")});
   EXPECT_NE(fast[2].find("computation"), std::string::npos) << fast[2];
+}
+
+TEST(Forecast, ChoosesAsAutoDoesByTheLengthOfABucket) {
+  report::Timeline timeline = two_ranks(5.0, 5.0);
+  const Links slow = parse_links("1us,100mbit"), late = parse_links("5ms,100gbit");
+  for (const Links& links : {slow, late}) {
+    timeline.tasks[report::made::kBucket0].bytes = 1 << 20;
+    timeline.tasks[report::made::kBucket1].bytes = 4 << 10;
+    const std::string line = forecast(timeline, {{64}, links})[2];
+    EXPECT_NE(line.find("instead of ring, doubling)"), std::string::npos) << line;
+  }
 }
 
 TEST(Forecast, GivesTheNumberOfRanksAboveWhichMoreDoNotPay) {

@@ -109,7 +109,7 @@ report::Timeline forged_timeline(std::uint64_t seed, Dice& dice) {
   const bool odd = seed > 0;
   report::Timeline t;
   t.program = odd && dice.one_in(9) ? odd_text(dice) : "train";
-  t.collective = odd && dice.one_in(9) ? odd_text(dice) : "auto (ring)";
+  t.collective = odd && dice.one_in(9) ? odd_text(dice) : "doubling to 64 KiB, then ring";
   t.wire = odd && dice.one_in(9) ? odd_text(dice) : "fp32";
   t.images_per_rank = odd && dice.one_in(9) ? dice.roll(UINT64_MAX) : 128;
   const std::vector<std::string> names{"control",    "augment", "conv1", "loss", "all-reduce of bucket 0",

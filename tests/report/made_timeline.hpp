@@ -63,7 +63,7 @@ inline RankStep rank_step(const Line& line, double begin_ms = 0.0) {
 inline Timeline timeline(const std::vector<std::vector<Line>>& steps, bool nodes = false) {
   Timeline made;
   made.program = "train";
-  made.collective = nodes ? "auto (ring)" : "auto (window)";
+  made.collective = nodes ? "doubling to 64 KiB, then ring" : "window";
   made.wire = "fp32";
   made.images_per_rank = 128;
   made.tasks = tasks();

@@ -53,6 +53,28 @@ TellsTheSpeedOfEachWayOnEachLink() {
     "$calls" || fail "the nodes were started so: $(cat "$calls")"
 }
 
+HoldsTheForecastAgainstWhatNodesTake() {
+  programs
+  stand_in "$fake/build/cifar_mpi_bench" <<'EOS'
+[ "$1" = links ] || echo 'all-reduce 4 128 no 80.00 1600 1600 12.800 - 0.0% - auto (ring)'
+EOS
+  stand_in "$fake/build/cifar_mpi_report" <<'EOS'
+[[ $* != *1gbit* ]] || factor=2
+echo "       2        2      $((${factor-1} * 72)).00        0.81        3270  computation, 72 ms   ring"
+echo "       4        4      $((${factor-1} * 80)).00        0.81        3270  computation, 80 ms   ring"
+EOS
+  run 0 --part forecast --nodes 2,4 --rates 10gbit,1gbit --compute-ms 60
+  says '| 10gbit | 2 | 80.0 | 72.0 | 0.90 |'
+  says '| 1gbit | 4 | 80.0 | 160.0 | 2.00 |'
+  says 'The forecast is wrong by 45 % (median), and by 100 % at most.'
+  grep -q -- 'shaped_nodes --nodes 2 --rate 10gbit -- .* --record ' "$calls" || fail "nothing was recorded: $(cat "$calls")"
+  run 1 --part forecast --nodes 2,3 --compute-ms 60
+  says 'did not forecast all numbers of nodes'
+  stand_in "$here/tree/tools/shaped_nodes" <<<'exit 77'
+  run 1 --part forecast --compute-ms 60
+  says 'needs root and the right to make namespaces'
+}
+
 SaysWhereNoLinksCanBeMade() {
   programs
   stand_in "$here/tree/tools/shaped_nodes" <<<'exit 77'

@@ -4,8 +4,8 @@
 
 #include "cifar_mpi/comm/all_reduce_update.hpp"
 #include "cifar_mpi/run/run_directory.hpp"
+#include "step/step_recording.hpp"
 #include "train/run_fixture.hpp"
-#include "train/step_recording.hpp"
 
 /// The steps of single ranks between two averagings, their averaging, and collective decisions, which wait
 /// for it.
@@ -297,7 +297,7 @@ TEST_F(LocalSteps, AreOneStepOfTheTimelineWithEveryTaskOnce) {
   config::TrainConfig all = config();
   all.run_dir = path("all_reduce");
   const auto head_of = [](const auto& run) {
-    return timeline_head(run->plan, *run->blocks.update, run->programs.step->program());
+    return step::timeline_head(run->plan, *run->blocks.update, run->programs.step->program());
   };
   const report::Timeline ring = head_of(start(all));
   const auto state = start(local(4, "timeline"));

@@ -1,4 +1,4 @@
-#include "train/step_recording.hpp"
+#include "step/step_recording.hpp"
 
 #include <algorithm>
 #include <filesystem>
@@ -16,7 +16,7 @@ namespace {
 
 using Numbers = std::vector<std::uint64_t>;
 
-Numbers all_of(const SampleSchedule& schedule, std::uint64_t from = 0) {
+Numbers all_of(const step::SampleSchedule& schedule, std::uint64_t from = 0) {
   Numbers samples;
   for (auto step = schedule.next(from); step; step = schedule.next(*step + 1)) samples.push_back(*step);
   return samples;
@@ -45,7 +45,7 @@ TEST(SampleSchedule, LeavesOutStepsThatWarmUpOrThatABoundaryFollows) {
 }
 
 TEST(SampleSchedule, DoesNotDependOnWhereItIsAskedFrom) {
-  const SampleSchedule schedule(390.625, 0, 2000, {50, 93});
+  const step::SampleSchedule schedule(390.625, 0, 2000, {50, 93});
   const Numbers samples = all_of(schedule);
   for (std::uint64_t from = 0; from < 2000; ++from) {
     const auto expected = std::lower_bound(samples.begin(), samples.end(), from);
@@ -121,7 +121,7 @@ TEST_F(Recording, LeavesTheTasksOfAllRanksInItsSamples) {
 TEST_F(Recording, KnowsWhichTaskEachCollectiveFollowsAndWhatItSums) {
   const auto state = start(thirty_steps());
   const report::Timeline head =
-      timeline_head(state->plan, *state->blocks.update, state->programs.step->program());
+      step::timeline_head(state->plan, *state->blocks.update, state->programs.step->program());
   EXPECT_FALSE(head.collective.empty());
   std::uint64_t bytes = 0, updates = 0, collectives = 0;
   for (std::size_t i = 0; i < head.tasks.size(); ++i) {

@@ -24,6 +24,7 @@ struct WaysBenchmarkConfig {
   std::string all_reduce = "auto";  ///< for all-reduce, as are the next two
   comm::Wire wire = comm::Wire::fp32;
   double bucket_mib = 1.0;
+  std::string record;  ///< folder for timeline.h5, as a run has it, of a way without servers; empty: none
 };
 
 /// Throws Error{usage} if this way does not work with that many ranks.

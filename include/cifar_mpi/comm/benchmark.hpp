@@ -64,11 +64,12 @@ AllReduceBenchmark benchmark_all_reduce(const AllReduceBenchmarkConfig& config, 
                                         const Platform& platform);
 
 /// The cost of messages between nodes, measured on all links at once: in each round the first rank of a node sends a
-/// message to the first rank of the next node and receives one from the first rank of the node before.
+/// message to the first rank of the next node and receives one from the first rank of the node before. Two nodes send
+/// in turn.
 struct LinkBenchmark {
   int nodes = 1;
   std::vector<std::pair<std::size_t, double>>
-      message;                      ///< bytes, seconds of a round on the slowest rank (median)
+      message;                      ///< bytes, seconds of a message on the slowest rank (median)
   double bytes_per_s = 0.0;         ///< from the shortest and the longest message, in each direction
   double memory_bytes_per_s = 0.0;  ///< read plus written by the slowest rank while all add arrays
 };

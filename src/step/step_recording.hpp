@@ -12,7 +12,7 @@
 #include "report/perfetto.hpp"
 #include "report/trace_file.hpp"
 
-namespace cifar_mpi::train {
+namespace cifar_mpi::step {
 
 /// The steps of a run that are samples: ten per epoch at even distances, but at most one in ten steps.
 ///
@@ -38,12 +38,12 @@ class SampleSchedule {
 };
 
 /// The tasks of the step program, those of local steps once, and other facts that do not change while it
-/// runs. `image_size` as step::image_size has it.
-report::Timeline timeline_head(const step::Plan& plan, const comm::Update& update,
+/// runs. `image_size` as image_size has it.
+report::Timeline timeline_head(const Plan& plan, const comm::Update& update,
                                const engine::StepProgram& program, int image_size = 0);
 
 /// Logs a note if all steps of --trace are done.
-void note_past_trace(const step::Plan& plan);
+void note_past_trace(const Plan& plan);
 
 /// Records steps on this rank; rank 0 gathers them: samples for RUN_DIR/timeline.h5, ten at a time, and the steps of
 /// a trace for RUN_DIR/trace when its last one is done.
@@ -57,7 +57,7 @@ class StepRecording {
 
   /// From the replay `first` on, with which the run starts or its program changes. Rank 0 reads what was
   /// written before. `plan`, `update` and `step` must outlive this object.
-  StepRecording(const step::Plan& plan, const comm::Update& update, engine::Runner& step,
+  StepRecording(const Plan& plan, const comm::Update& update, engine::Runner& step,
                 std::vector<std::uint64_t> boundaries, const engine::Replay& first);
 
   /// Whether a replay of these steps is recorded, so that it must be launched by itself.
@@ -102,7 +102,7 @@ class StepRecording {
   std::vector<report::Timeline::Step> collect(std::size_t first, std::size_t count,
                                               const comm::ClockTranslation& clock);
 
-  const step::Plan& plan_;
+  const Plan& plan_;
   const comm::Update& update_;
   engine::Runner& step_;
   const int image_size_;
@@ -122,4 +122,4 @@ class StepRecording {
   std::unique_ptr<report::TimelineFile> file_;
 };
 
-}  // namespace cifar_mpi::train
+}  // namespace cifar_mpi::step

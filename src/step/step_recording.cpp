@@ -1,4 +1,4 @@
-#include "train/step_recording.hpp"
+#include "step/step_recording.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -11,7 +11,7 @@
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/engine/dependencies.hpp"
 
-namespace cifar_mpi::train {
+namespace cifar_mpi::step {
 namespace {
 
 constexpr double kSamplesPerEpoch = 10.0;
@@ -158,7 +158,7 @@ std::optional<std::uint64_t> SampleSchedule::next(std::uint64_t from) const {
   return std::nullopt;
 }
 
-report::Timeline timeline_head(const step::Plan& plan, const comm::Update& update,
+report::Timeline timeline_head(const Plan& plan, const comm::Update& update,
                                const engine::StepProgram& program, int image_size) {
   const std::vector<engine::LaneId> lanes = engine::lanes_of(program);
   std::vector<std::vector<engine::TaskId>> after = engine::find_dependencies(program);
@@ -184,20 +184,20 @@ report::Timeline timeline_head(const step::Plan& plan, const comm::Update& updat
   return head;
 }
 
-void note_past_trace(const step::Plan& plan) {
+void note_past_trace(const Plan& plan) {
   const config::TraceWindow& asked = plan.config.trace;
   if (asked.first == 0 || asked.last > plan.progress.step) return;
   plan.log.info(concat("note: the run is at step ", plan.progress.step, ", past those of --trace ",
                        describe(asked), ": nothing is traced"));
 }
 
-StepRecording::StepRecording(const step::Plan& plan, const comm::Update& update, engine::Runner& step,
+StepRecording::StepRecording(const Plan& plan, const comm::Update& update, engine::Runner& step,
                              std::vector<std::uint64_t> boundaries, const engine::Replay& first)
     : plan_(plan),
       update_(update),
       step_(step),
-      image_size_(step::image_size(plan, first.begin)),
-      schedule_(plan.sizes.steps_per_epoch, first.begin, step::program_end(plan, first.begin),
+      image_size_(image_size(plan, first.begin)),
+      schedule_(plan.sizes.steps_per_epoch, first.begin, program_end(plan, first.begin),
                 std::move(boundaries), first.steps()),
       next_(plan.sizes.partial_aggregation() ? std::nullopt : schedule_.next(first.begin)),
       rows_(timeline_rows(step_.program())),
@@ -339,4 +339,4 @@ void StepRecording::gather() {
   if (file_ && !samples.empty()) file_->add(std::move(samples), clock_uncertainty_);
 }
 
-}  // namespace cifar_mpi::train
+}  // namespace cifar_mpi::step
