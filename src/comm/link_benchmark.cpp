@@ -17,51 +17,88 @@ constexpr std::size_t kLengths[] = {4, 4 << 10, 32 << 10, 64 << 10, 128 << 10, 5
 
 double slowest(double mine, const World& world) { return std::ranges::max(world.gather(mine)); }
 
-/// One message to the right and one from the left: around a ring at once, between two ranks one after the other, because
-/// both directions would share a connection, which MPI over TCP does not fill in both at once.
-void pass_messages(const Neighbours& ring, std::vector<std::byte>& out, std::vector<std::byte>& in) {
-  const int bytes = static_cast<int>(out.size());
-  constexpr const char* kAction = "measuring the links";
-  const auto receive = [&] {
-    check(MPI_Recv(in.data(), bytes, MPI_BYTE, ring.left(), 0, ring.comm, MPI_STATUS_IGNORE), kAction,
-          ring.left());
-  };
-  if (ring.ranks > 2) {
-    check(MPI_Sendrecv(out.data(), bytes, MPI_BYTE, ring.right(), 0, in.data(), bytes, MPI_BYTE, ring.left(),
-                       0, ring.comm, MPI_STATUS_IGNORE),
-          kAction, ring.right());
-    return;
+/// Messages between the first ranks of the nodes.
+class Messages {
+ public:
+  Messages(const World& world, const Nodes& nodes) : world_(world), two_nodes_(nodes.count() == 2) {
+    const auto own = nodes.of_rank.begin() + world.rank();
+    const bool first = std::find(nodes.of_rank.begin(), own, *own) == own;
+    comm_ = WorldAccess::split(world, first ? 0 : -1);
+    if (first) ring_ = neighbours_in(comm_.get(), true);
   }
-  if (ring.rank == 1) receive();
-  check(MPI_Send(out.data(), bytes, MPI_BYTE, ring.right(), 0, ring.comm), kAction, ring.right());
-  if (ring.rank == 0) receive();
-}
 
-/// Seconds of a message on the slowest rank; ranks outside the ring only wait.
-double time_messages(const Neighbours& ring, std::size_t bytes, int rounds, const World& world) {
-  std::vector<std::byte> out(bytes), in(bytes);
-  const bool takes_part = ring.comm != MPI_COMM_NULL;
-  const int in_a_row = ring.ranks > 2 ? rounds : 2 * rounds;
-  world.barrier();
-  const double begin = steady_seconds();
-  for (int i = 0; i < rounds && takes_part; ++i) pass_messages(ring, out, in);
-  const double mine = takes_part ? (steady_seconds() - begin) / in_a_row : 0.0;
-  return slowest(mine, world);
-}
-
-double median_message(const Neighbours& ring, std::size_t bytes, double seconds, const World& world) {
-  constexpr std::size_t kFewestRuns = 3, kMostRuns = 9;
-  const double once = time_messages(ring, bytes, 2, world);  // also opens connections and warms the caches
-  const int rounds = static_cast<int>(std::clamp(seconds / kMostRuns / once, 1.0, 1000.0));
-  std::vector<double> times;
-  double spent = 0.0;  // the same on all ranks, so that all measure as often
-  while (times.size() < kFewestRuns || (times.size() < kMostRuns && spent < seconds)) {
-    times.push_back(time_messages(ring, bytes, rounds, world));
-    spent += rounds * times.back();
+  /// Seconds of a message of so many bytes on the slowest link: the median over about `seconds`.
+  double median(std::size_t bytes, double seconds) {
+    constexpr std::size_t kFewestRuns = 3, kMostRuns = 9;
+    const double once = time(bytes, 2);  // also opens connections and warms the caches
+    const int rounds = static_cast<int>(std::clamp(seconds / kMostRuns / once, 1.0, 1000.0));
+    std::vector<double> times;
+    double spent = 0.0;  // the same on all ranks, so that all measure as often
+    while (times.size() < kFewestRuns || (times.size() < kMostRuns && spent < seconds)) {
+      times.push_back(time(bytes, rounds));
+      spent += rounds * times.back();
+    }
+    std::ranges::sort(times);
+    const double found = times[times.size() / 2];
+    if (bytes == kLengths[0]) answer_s_ = found;
+    return found;
   }
-  std::ranges::sort(times);
-  return times[times.size() / 2];
-}
+
+ private:
+  double time(std::size_t bytes, int rounds) {
+    out_.resize(bytes);
+    in_.resize(bytes);
+    if (!two_nodes_) return time_rounds(rounds, [&] { pass_around(); });
+    double slowest_s = 0.0;
+    for (const int sender : {0, 1})
+      slowest_s = std::max(slowest_s, time_rounds(rounds, [&] { send_and_answer(sender); }));
+    return bytes == kLengths[0] ? slowest_s / 2.0 : std::max(slowest_s - answer_s_, slowest_s / 2.0);
+  }
+
+  /// Of a round on the slowest rank; ranks without a link only wait.
+  template <class Round>
+  double time_rounds(int rounds, const Round& round) const {
+    world_.barrier();
+    const double begin = steady_seconds();
+    for (int i = 0; i < rounds && ring_.comm != MPI_COMM_NULL; ++i) round();
+    const double mine = ring_.comm == MPI_COMM_NULL ? 0.0 : (steady_seconds() - begin) / rounds;
+    return slowest(mine, world_);
+  }
+
+  /// A message to the right and one from the left, on all links at once.
+  void pass_around() {
+    check(
+        MPI_Sendrecv(out_.data(), static_cast<int>(out_.size()), MPI_BYTE, ring_.right(), 0, in_.data(),
+                     static_cast<int>(in_.size()), MPI_BYTE, ring_.left(), 0, ring_.comm, MPI_STATUS_IGNORE),
+        kAction, ring_.right());
+  }
+
+  /// A message, and one of the shortest length back. Long ones in both directions at once would share a connection,
+  /// which MPI over TCP does not fill both ways; between more nodes they do not.
+  void send_and_answer(int sender) {
+    const auto send = [&](std::size_t bytes) {
+      check(MPI_Send(out_.data(), static_cast<int>(bytes), MPI_BYTE, ring_.right(), 0, ring_.comm), kAction,
+            ring_.right());
+    };
+    const auto receive = [&](std::size_t bytes) {
+      check(MPI_Recv(in_.data(), static_cast<int>(bytes), MPI_BYTE, ring_.left(), 0, ring_.comm,
+                     MPI_STATUS_IGNORE),
+            kAction, ring_.left());
+    };
+    const bool sends = ring_.rank == sender;
+    if (sends) send(out_.size());
+    receive(sends ? kLengths[0] : in_.size());
+    if (!sends) send(kLengths[0]);
+  }
+
+  static constexpr const char* kAction = "measuring the links";
+  const World& world_;
+  bool two_nodes_;
+  Communicator comm_;
+  Neighbours ring_;
+  std::vector<std::byte> out_, in_;
+  double answer_s_ = 0.0;  ///< of the shortest message
+};
 
 double measure_memory(const World& world) {
   constexpr std::size_t kFloats = 1 << 20;
@@ -83,13 +120,10 @@ LinkBenchmark benchmark_links(double seconds, const World& world) {
         ErrorKind::usage,
         "links are measured between nodes, and all ranks are on one node; start ranks on at least two nodes");
   world.agree(problem);
-  const auto own = nodes.of_rank.begin() + world.rank();
-  const bool first = std::find(nodes.of_rank.begin(), own, *own) == own;
-  const Communicator comm = WorldAccess::split(world, first ? 0 : -1);
-  const Neighbours ring = first ? neighbours_in(comm.get(), true) : Neighbours{};
+  Messages messages(world, nodes);
   LinkBenchmark result{.nodes = nodes.count(), .message = {}};
   for (const std::size_t bytes : kLengths)
-    result.message.emplace_back(bytes, median_message(ring, bytes, seconds, world));
+    result.message.emplace_back(bytes, messages.median(bytes, seconds));
   const auto& [shorter, shorter_s] = result.message.front();
   const auto& [longer, longer_s] = result.message.back();
   result.bytes_per_s = static_cast<double>(longer - shorter) / std::max(longer_s - shorter_s, 1e-9);

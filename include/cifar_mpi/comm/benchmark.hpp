@@ -65,7 +65,7 @@ AllReduceBenchmark benchmark_all_reduce(const AllReduceBenchmarkConfig& config, 
 
 /// The cost of messages between nodes, measured on all links at once: in each round the first rank of a node sends a
 /// message to the first rank of the next node and receives one from the first rank of the node before. Two nodes send
-/// in turn.
+/// in turn, and the slower direction counts.
 struct LinkBenchmark {
   int nodes = 1;
   std::vector<std::pair<std::size_t, double>>
