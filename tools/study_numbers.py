@@ -266,6 +266,22 @@ def judge_sums(lines, problems, metrics):
     return table
 
 
+def judge_ways(lines, metrics):
+    """Of the nodes of the last launch; images/s count images whose gradients were applied."""
+    rows = defaultdict(list)
+    for line in lines:
+        if line["nodes"] == lines[-1]["nodes"]:
+            for row in line["result"]:
+                rows[row["way"]].append(row)
+    table = []
+    for way, found in rows.items():
+        speed = interval([row["images_per_s"] for row in found])
+        table.append({"way": way, "ranks": found[-1]["ranks"], "nodes": len(lines[-1]["nodes"]), "images_per_s": speed,
+                      "ms_per_step": interval([row["ms_per_step"] for row in found])})
+        metrics[f"way {way}"] = {"unit": "images/s", **speed}
+    return table
+
+
 def judge_scaling(lines, settings, metrics):
     """Efficiency = images/s per node over that on the fewest nodes; communication = share of a step that it takes less without
     all-reduces (none where noise makes it take more)."""
@@ -376,7 +392,7 @@ def summarize(settings, lines):
         newest[line["key"]] = line
     good = [line for line in newest.values() if "result" in line]
     good.sort(key=lambda line: [settings["hosts"].index(node) for node in line["nodes"]] if line["part"] in ("node", "pair") else [])
-    part = {name: [line for line in good if line["part"] == name] for name in ("node", "pair", "sums", "links", "scaling", "accuracy")}
+    part = {name: [line for line in good if line["part"] == name] for name in ("node", "pair", "sums", "links", "scaling", "ways", "accuracy")}
     problems = [line["error"] for line in newest.values() if "error" in line]
     metrics = {}
     steps = [line["result"] for line in part["node"] + part["scaling"]]
@@ -386,7 +402,7 @@ def summarize(settings, lines):
              "nodes": judge_nodes(part["node"], problems, metrics),
              "pairs": judge_pairs(part["pair"], settings["hosts"], problems, metrics),
              "sums": judge_sums(part["sums"], problems, metrics), "links": part["links"][-1]["result"] if part["links"] else None,
-             "scaling": judge_scaling(part["scaling"], settings, metrics),
+             "scaling": judge_scaling(part["scaling"], settings, metrics), "ways": judge_ways(part["ways"], metrics),
              "accuracy": judge_accuracy(part["accuracy"], settings, metrics), "energy": judge_energy(part["accuracy"], metrics)}
     study.update(problems=problems, metrics=metrics)
     study["paragraph"] = paragraph(study)

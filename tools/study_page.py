@@ -40,6 +40,10 @@ def tables(study):
                           [[str(row["nodes"]), str(row["ranks"]), str(row["batch_per_rank"]), spread(row["images_per_s"]),
                             str(row["images_per_s"]["n"]), percent(row["efficiency"]), percent(row["communication"]), row["verdict"]]
                            for row in rows]))
+    if study.get("ways"):  # studies of earlier programs lack it
+        found.append(("Ways to update", ["way", "workers + servers", "images/s", "ms per step"],
+                      [[row["way"], row["ranks"].replace("+", " + "), spread(row["images_per_s"]), spread(row["ms_per_step"])]
+                       for row in study["ways"]]))
     if study["accuracy"]:
         found.append((f"Time to {study['accuracy']['target']:g} % test accuracy",
                       ["seed", "accuracy at the end, %", "s", "s to the target"],

@@ -10,6 +10,7 @@ import re
 import shlex
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import threading
@@ -307,6 +308,17 @@ class Study:
         found = numbers.interval(speeds)
         return found["high"] - found["low"] < 0.05 * found["median"]
 
+    def ways(self):
+        """Ways to update on all nodes; a rank sleeps as long as a batch takes it by the part nodes."""
+        hosts = self.alive()
+        speeds = [line["result"]["images_per_s"] for line in self.lines if line["part"] == "node" and "result" in line]
+        ms = [f"{1e3 * self.args.batch_size * self.args.ranks / statistics.median(speeds):.3g}"] if speeds else []
+        program = self.bench("ways", "--ways", ",".join(self.args.ways), "--model", self.args.model, "--batch-size", self.args.batch_size,
+                             "--slow-factor", 1, "--seconds", self.args.seconds / 4, *(["--compute-ms", *ms] if ms else []))
+        for round_ in range(self.args.rounds):
+            self.measure("ways", hosts, program, lambda said: read_ways(said, self.args.ways), round=round_,
+                         ways=",".join(self.args.ways))
+
     def accuracy(self):
         """A training per seed: on all nodes in turn, or with --apart each on a node of its own, as many at once as there are nodes."""
         seeds = list(range(1, self.args.seeds + 1))
@@ -368,6 +380,16 @@ def open_written(path):
             with contextlib.suppress(OSError):
                 os.listdir(os.path.dirname(path))
     return open(path, encoding="utf-8")
+
+
+def read_ways(said, ways):
+    """The rows of cifar_mpi_bench ways."""
+    rows = [dict(zip(("way", "ranks", "images_per_step", "slow", "ms_per_step", "computed_per_s", "images_per_s"), line.split()))
+            for line in said.splitlines() if line.split(" ")[0] in ways]
+    if [row["way"] for row in rows] != ways:
+        raise ValueError("cifar_mpi_bench did not report all ways")
+    return [{"way": row["way"], "ranks": row["ranks"], "ms_per_step": float(row["ms_per_step"]), "images_per_s": float(row["images_per_s"])}
+            for row in rows]
 
 
 def read_training(folder, target, said, machines):

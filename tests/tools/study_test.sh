@@ -47,6 +47,10 @@ if sys.argv[1] == "step":
               "step_ms": [ms] * 3, "slice_ms": [ms * noise() for _ in range(30)], "slice_share": [share] * 30, "alone_ms": [ms if os.path.exists("faults/compute") else ms * cost] * 3}]
     if os.path.exists("faults/old"):
         del lines[0]["slice_ms"]
+elif sys.argv[1] == "ways":
+    for way in fault("reported", args["--ways"]).split(","):
+        print(f"{way:<20} 3+1 384 no {float(args['--compute-ms']) + 20:.2f} 5000 {4000 * noise():.0f} 2.8 8.5 0.0% - server, rank 3")
+    sys.exit()
 elif sys.argv[1] == "allreduce":
     lines = [{"algorithm": a, "bytes": 4096 * k, "median_us": 5.0 * k, "p99_us": 9.0 * k, "busbw_gb_s": 1.5, "mpi_allreduce_us": 10.0 * k,
               "wrong": int(fault("wrong", 0))} for k in (1, 2) for a in ("ring", "mpi")]
@@ -100,6 +104,22 @@ FindsNothingOnAHealthyCluster() {
   grep -q '<h2>Weak scaling</h2>' study/study.html || fail 'the page has no table of the weak scaling'
   grep -q 'an efficiency of 8[456] %' study/study.html || fail "nothing to quote: $(json 'study["paragraph"]')"
   is 'study["links"] == json.load(open("study/links.json")), study["links"]["format"]' "(True, 'cifar_mpi links')"
+}
+
+ComparesWaysToUpdateOnRequest() {
+  programs
+  run 0 --hosts "$hosts" --parts nodes,ways --rounds 2 --ways all-reduce,server:1
+  is '[(row["way"], row["ranks"], row["nodes"], row["images_per_s"]["n"]) for row in study["ways"]]' \
+    "[('all-reduce', '3+1', 4, 2), ('server:1', '3+1', 4, 2)]"
+  # 128 images at 100 images/s, and 20 ms
+  is '1290 < study["ways"][0]["ms_per_step"]["median"] < 1310' True
+  is '3900 < study["metrics"]["way server:1"]["median"] < 4100' True
+  grep -q '<td>3 + 1</td>' study/study.html || fail 'the page has no table of ways'
+  run 2 --hosts "$hosts" --parts ways --out without
+  says 'the part ways needs --ways, and --ways needs that part'
+  echo all-reduce >faults/reported
+  run 3 --hosts "$hosts" --ways all-reduce,local:2 --parts nodes,ways --rounds 2 --out some
+  says 'did not report all ways'
 }
 
 NamesASlowNode() {
@@ -503,7 +523,7 @@ RefusesNonsense() {
   run 2 --ranks 0
   says "must be a whole number of at least 1, not '0'"
   run 2 --parts node
-  says "must be of nodes, links, scaling, accuracy, not 'node'"
+  says "must be of nodes, links, scaling, ways, accuracy, not 'node'"
   run 2 --hosts node1,node1
   says "--hosts takes different names of hosts"
   run 2 --hosts node1 --nodes 1,2
