@@ -309,13 +309,15 @@ class Study:
         return found["high"] - found["low"] < 0.05 * found["median"]
 
     def ways(self):
-        """Ways to update on all nodes; a rank sleeps as long as a batch takes it by the part nodes."""
-        hosts = self.alive()
+        """Ways to update on all nodes; each rank sleeps for the time of a batch in the part nodes."""
         speeds = [line["result"]["images_per_s"] for line in self.lines if line["part"] == "node" and "result" in line]
-        ms = [f"{1e3 * self.args.batch_size * self.args.ranks / statistics.median(speeds):.3g}"] if speeds else []
+        ms = [f"{max(0.1, 1e3 * self.args.batch_size * self.args.ranks / statistics.median(speeds)):.4g}"] if speeds else []
         program = self.bench("ways", "--ways", ",".join(self.args.ways), "--model", self.args.model, "--batch-size", self.args.batch_size,
                              "--slow-factor", 1, "--seconds", self.args.seconds / 4, *(["--compute-ms", *ms] if ms else []))
         for round_ in range(self.args.rounds):
+            hosts = self.alive()
+            if not hosts:
+                return
             self.measure("ways", hosts, program, lambda said: read_ways(said, self.args.ways), round=round_,
                          ways=",".join(self.args.ways))
 

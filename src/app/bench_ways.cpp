@@ -79,6 +79,8 @@ int bench_ways(WaysOptions& options, comm::World& world) {
   config.compute_s = 1e-3 * options.compute_ms;
   world.together([&] {
     check_collective(config.all_reduce, false, "cifar_mpi_bench ways");
+    if (!config.record.empty() && world.size() < 2)
+      throw Error(ErrorKind::usage, "--record needs at least two ranks");
     for (const std::string& way : options.ways) bench::require_possible(config, way, world.size());
   });
   log.info(concat(config.model, " on ", world.size(), world.size() == 1 ? " rank" : " ranks", ", batch ",
@@ -103,7 +105,7 @@ int bench_ways(WaysOptions& options, comm::World& world) {
     log.info(
         recorded
             ? concat("recorded: cifar_mpi_report ", config.record, " --forecast 16,256 --link 20us,10gbit")
-            : concat("note: nothing is recorded, because there were too few steps: raise --seconds"));
+            : concat("note: nothing was recorded, because there were too few steps: raise --seconds"));
   }
   return 0;
 }

@@ -92,7 +92,7 @@ Steps steps_of(const WaysBenchmarkConfig& config, const std::string& way, int ra
 }
 
 /// Sleeps, and lets messages make progress as often as a convolution does between its pieces. Moving them takes
-/// processor time, as it does from computing.
+/// processor time in addition to the sleep, as it delays a real computation.
 void sleep_for(double seconds, engine::Lane& lane) {
   constexpr double kPiece = 0.5e-3;
   for (double left = seconds; left > 0.0;) {
@@ -120,7 +120,7 @@ engine::StepProgram asleep(const engine::StepProgram& program, const std::vector
                            const double* seconds) {
   double all = 0.0;
   for (const engine::Task& task : program.tasks()) all += computes(task, arena) ? task.cost.flops : 0.0;
-  engine::StepProgram copy(program.name());
+  engine::StepProgram copy(concat(program.name(), report::kSlept));
   for (const engine::Instruction& line : program.instructions()) {
     if (line.op == engine::Op::set) copy.set(line.lane);
     if (line.op == engine::Op::wait) copy.wait(line.lane, line.target);
@@ -197,7 +197,7 @@ class Replays {
         of_replay_(steps.of_replay) {
     if (record.empty()) return;
     run.plan.world.together([&] {
-      if (run.plan.world.rank() == 0) folder_ = Directory::make(record);
+      if (run.plan.world.rank() == 0) prepare_folder(record);
       run.plan.run = &folder_;
       run.plan.sizes.steps_per_epoch = 0.0;  // as many samples as there may be
       recording_.emplace(run.plan, *run.blocks.update, *runner_, std::vector<std::uint64_t>{},
@@ -220,6 +220,13 @@ class Replays {
   }
 
  private:
+  void prepare_folder(const std::string& record) {
+    folder_ = Directory::make(record);
+    if (exists(folder_ / "metrics.jsonl"))
+      throw Error(ErrorKind::usage, concat(record, " holds a training run; give --record another folder"));
+    remove_file(folder_ / "timeline.h5");  // of an earlier recording
+  }
+
   std::unique_ptr<engine::Runner> runner_;
   const std::uint64_t* counter_;
   std::uint64_t of_replay_;

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <barrier>
 #include <cstddef>
 #include <cstring>
 #include <memory>
@@ -40,8 +41,10 @@ struct Fma {
 template <class MakeWork>
 double best_rate(int threads, double seconds, const MakeWork& make_work) {
   std::vector<double> rates(static_cast<std::size_t>(threads));
+  std::barrier ready(threads);  // what they share, they share from the first piece of work on
   const auto measure = [&](double& rate) {
     auto work = make_work();
+    ready.arrive_and_wait();
     const double end = steady_seconds() + seconds;
     for (double begin = steady_seconds(); begin < end; begin = steady_seconds()) {
       work();

@@ -87,7 +87,7 @@ Forecaster::Forecaster(const report::Timeline& timeline, const Links& links)
 double share_sent(int ranks) { return (ranks - 1.0) / ranks; }
 
 Amount Forecaster::amount(int ranks, double batch) const {
-  return {batch, share_sent(ranks) / share_sent(recorded_ranks())};
+  return {batch, share_sent(ranks) / share_sent(std::max(2, recorded_ranks()))};
 }
 
 /// Many ranks need few steps: the variation over ranks is as large as over many steps.
@@ -119,7 +119,7 @@ Pattern Forecaster::best(const Cluster& cluster, std::size_t bucket) const {
 /// The pattern that the program would use on these ranks; the fastest one for collectives of MPI and NCCL.
 Pattern Forecaster::chosen(const Cluster& cluster, std::size_t bucket) const {
   std::string_view collective = timeline_.collective;
-  if (collective.find(", then ") != std::string_view::npos) {  // what auto resolved to on the recorded nodes
+  if (collective == "window" || collective.find(", then ") != std::string_view::npos) {  // auto, as recorded
     comm::Nodes nodes;
     for (int r = 0; r < cluster.ranks; ++r) nodes.of_rank.push_back(r / cluster.per_node);
     const comm::AutoChoice choice = comm::choose_collective(nodes);
@@ -169,7 +169,7 @@ std::string Forecaster::name(const Cluster& cluster, const std::vector<Pattern>&
 }
 
 std::string Forecaster::head() const {
-  return fmt::format("{:>8} {:>8} {:>10} {:>11} {:>11}  {:<34} {}", "ranks", "nodes", "step, ms",
+  return fmt::format("{:>8} {:>8} {:>10} {:>11} {:>11}  {:<36} {}", "ranks", "nodes", "step, ms",
                      "efficiency", "images/s", "main limit", "fastest all-reduce for each bucket");
 }
 
@@ -182,7 +182,7 @@ std::string Forecaster::line(int ranks) const {
     const double step_s = step(cluster, 1.0, best);
     remark += fmt::format(" ({:.2f} ms instead of {})", 1e3 * step_s, name(cluster, own));
   }
-  return fmt::format("{:>8} {:>8} {:>10.2f} {:>11.2f} {:>11.0f}  {:<34} {}", ranks, cluster.nodes(),
+  return fmt::format("{:>8} {:>8} {:>10.2f} {:>11.2f} {:>11.0f}  {:<36} {}", ranks, cluster.nodes(),
                      1e3 * found.step_s, found.efficiency,
                      static_cast<double>(timeline_.images_per_rank) * ranks / found.step_s,
                      fmt::format("{}, {:.2f} ms", found.limit.name, 1e3 * found.limit.seconds), remark);

@@ -120,6 +120,7 @@ SlowRanks slow_ranks(const Timeline& timeline, const SampledSteps& sampled) {
 
 LostCores lost_cores(const Timeline& timeline, const SampledSteps& sampled) {
   LostCores most;
+  if (timeline.program.ends_with(kSlept)) return most;
   for (std::size_t r = 0; r < sampled.ranks.size(); ++r) {
     double ms = 0.0;
     for (const SampledSteps::Step& step : sampled.steps) {

@@ -115,7 +115,7 @@ std::uint64_t summed_bytes(const engine::Task& task) {
 /// The timeline's task for each task of the program: all local steps have the same tasks, which are shown
 /// together.
 std::vector<std::int32_t> timeline_rows(const engine::StepProgram& program) {
-  const bool local = program.name() == report::kLocalSteps;
+  const bool local = program.name().starts_with(report::kLocalSteps);
   const std::vector<engine::LaneId> lanes = engine::lanes_of(program);
   std::map<std::pair<std::string, engine::LaneId>, std::int32_t> known;
   std::vector<std::int32_t> rows;
@@ -169,7 +169,7 @@ report::Timeline timeline_head(const Plan& plan, const comm::Update& update,
   head.collective = collective != nullptr ? *collective : std::string(update.name());
   head.wire = to_string(plan.config.wire);
   head.reproducible = plan.config.reproducible;
-  const bool local = program.name() == report::kLocalSteps;
+  const bool local = program.name().starts_with(report::kLocalSteps);
   head.images_per_rank = static_cast<std::uint64_t>(plan.sizes.batch * (local ? plan.sizes.local_steps : 1));
   head.image_size = static_cast<std::uint64_t>(image_size);
   const std::vector<std::int32_t> rows = timeline_rows(program);

@@ -217,11 +217,15 @@ TEST_F(Bench, RecordsAWayForTheForecast) {
       test::run_command(concat(test::kReport, " ", file("run"), " --forecast 4 --link 20us,10gbit"));
   EXPECT_EQ(forecast.code, 0) << forecast.output;
   EXPECT_NE(forecast.output.find("recorded on 2 ranks"), std::string::npos) << forecast.output;
-  const test::Outcome brief = test::run_command(concat(
-      test::kBench,
-      " ways --slow-factor 1 --compute-ms 2 --batch-size 2 --ways all-reduce --seconds 0.002 --record ",
-      file("brief")));
+  EXPECT_EQ(forecast.output.find("no core for its work"), std::string::npos) << forecast.output;
+  const test::Outcome brief =
+      test::run_command(concat(test::kMpirun, " -np 2 ", ways, " --ways all-reduce --seconds 0.002"));
   EXPECT_NE(brief.output.find("too few steps: raise --seconds"), std::string::npos) << brief.output;
+  expect_refusal(test::run_command(ways + " --ways all-reduce"), exit_code(ErrorKind::usage),
+                 "at least two ranks");
+  write_file(file("run/metrics.jsonl"), "");
+  expect_refusal(test::run_command(concat(test::kMpirun, " -np 2 ", ways, " --ways all-reduce")),
+                 exit_code(ErrorKind::usage), "holds a training run");
   for (const char* const several : {"all-reduce,local:2", "server:1"})
     expect_refusal(test::run_command(ways + " --ways " + several), exit_code(ErrorKind::usage),
                    "--record needs a single way without servers");

@@ -8,8 +8,8 @@ namespace cifar_mpi::forecast {
 
 /// The cost of messages between nodes.
 ///
-/// `message` has the time of a message while every node sends one and receives one, as in the all-reduces; it includes the
-/// time that both ends spend on the message. Times between two lengths are interpolated linearly; above the last length a
+/// `message` has the time of a message while every node sends one and receives one, as in the all-reduces (between two
+/// nodes: in one direction at a time); it includes the time that both ends spend on the message. Times between two lengths are interpolated linearly; above the last length a
 /// message takes 1 / bytes_per_s more for each byte.
 struct Links {
   std::vector<std::pair<double, double>> message;  ///< bytes, seconds; ascending bytes

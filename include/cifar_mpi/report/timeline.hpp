@@ -80,7 +80,9 @@ struct Timeline {
 
 /// Name of a program that consists of all local steps between two averagings.
 inline constexpr const char* kLocalSteps = "local steps";
-inline bool is_local(const Timeline& timeline) { return timeline.program == kLocalSteps; }
+/// Ends the name of a program whose tasks sleep instead of computing.
+inline constexpr const char* kSlept = ", slept";
+inline bool is_local(const Timeline& timeline) { return timeline.program.starts_with(kLocalSteps); }
 
 /// Whether servers update the weights, and ranks push and pull.
 inline bool is_served(const Timeline& timeline) { return timeline.collective.starts_with("server"); }
