@@ -28,10 +28,11 @@ inline const std::string kShellSettings =
     "/env/mpirun.sh\"; export OMPI_MCA_btl=^tcp OMPI_MCA_mpi_yield_when_idle=1 OMP_NUM_THREADS=1; "
     "unset CIFAR_MPI_DATA; ";
 
-/// Runs a shell command under a watchdog; 124 means that it hung.
+/// Runs a shell command under a watchdog; 124 means that it hung. A study that takes 50 s on a quiet machine takes
+/// minutes on a busy one.
 inline Outcome run_command(const std::string& command) {
   const std::string guarded =
-      "timeout -k 5 100 bash -c " + in_quotes(kShellSettings + command) + " 2>&1 </dev/null";
+      "timeout -k 5 500 bash -c " + in_quotes(kShellSettings + command) + " 2>&1 </dev/null";
   std::FILE* pipe = popen(guarded.c_str(), "r");
   if (pipe == nullptr) throw std::runtime_error("popen failed");
   Outcome outcome;

@@ -34,24 +34,27 @@ TEST_F(Exchange, NamesARankThatIsSlowedDownOnPurpose) {
           "(while kill -STOP $child 2>/dev/null; do sleep 0.03; kill -CONT $child; sleep 0.01; done) &\n"
           "trap 'kill -CONT $child; kill -KILL $child' TERM\n"
           "wait $child\n");
-  const Outcome outcome = mpirun(2, "bash " + file("slow.sh"));
-  ASSERT_EQ(outcome.code, 0) << outcome.output;
   // "rank 1 on HOST is the slowest: 61.2 ms of compute per step, the median is 54.0"
   const std::regex line(R"(rank (\d+) on \S+ is the slowest: ([\d.]+) ms .*the median is ([\d.]+))");
-  int named[2] = {0, 0};
-  for (auto at = std::sregex_iterator(outcome.output.begin(), outcome.output.end(), line);
-       at != std::sregex_iterator(); ++at) {
-    // This rank takes about four times as long; load may hide that in some interval.
-    if (std::stod((*at)[2]) > 2.0 * std::stod((*at)[3])) ++named[(*at)[1] == "1" ? 1 : 0];
-  }
-  EXPECT_GE(named[1], 1) << outcome.output;
-  EXPECT_GT(named[1], named[0]) << outcome.output;
   // A process that is stopped is slower, and has no core; which of the two costs more is a matter of chance.
-  EXPECT_TRUE(std::regex_search(
-      outcome.output,
-      std::regex(
-          R"(\nverdict: 0\.\d\d: (rank 1 on \S+ computes \d+ % slower |rank 1 on \S+ has no core for its work ))")))
-      << outcome.output;
+  const std::regex verdict(
+      R"(\nverdict: 0\.\d\d: (rank 1 on \S+ computes \d+ % slower |rank 1 on \S+ has no core for its work ))");
+  const auto names_rank_1 = [&](const std::string& output) {
+    int named[2] = {0, 0};
+    for (auto at = std::sregex_iterator(output.begin(), output.end(), line); at != std::sregex_iterator();
+         ++at) {
+      // This rank takes about four times as long; load may hide that in some interval.
+      if (std::stod((*at)[2]) > 2.0 * std::stod((*at)[3])) ++named[(*at)[1] == "1" ? 1 : 0];
+    }
+    return named[1] > named[0] && std::regex_search(output, verdict);
+  };
+  Outcome outcome;
+  for (int time = 0; time < 5; ++time) {  // other work on both cores may hide it in a whole run
+    outcome = mpirun(2, "bash " + file("slow.sh") + "; status=$?; rm -rf " + file("slow") + "; exit $status");
+    ASSERT_EQ(outcome.code, 0) << outcome.output;
+    if (names_rank_1(outcome.output)) return;
+  }
+  FAIL() << outcome.output;
 }
 
 TEST_F(Exchange, FinishesWithFourTimesAsManyRanksAsCores) {

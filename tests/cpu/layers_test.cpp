@@ -41,8 +41,11 @@ TEST(Layers, PoolTheLargestWindow) {
 }
 
 TEST(Layers, PoolWithTheSameBitsForAnyVectorsAndThreads) {
+  std::string before;
   for (LayerCase c : test::poolings()) {
     if (c.layers.size() > 1) continue;  // sums of a convolution depend on its vectors
+    // most pooled shapes are there twice, with other values
+    if (c.text() == std::exchange(before, c.text())) continue;
     c.terms.values = test::Values::noise;
     for (const SourceFormat format : kFormats) {
       std::vector<reference::Array> first;

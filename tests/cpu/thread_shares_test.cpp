@@ -2,21 +2,27 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <ctime>
 #include <map>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "cifar_mpi/base/clock.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "cpu/network_run.hpp"
 #include "cpu/parallel.hpp"
 
 /// How evenly the threads of a rank share a training step, by counting: the step is planned for many threads
-/// and runs on one. The time of each loop is multiplied by the largest thread's share over a perfect share.
-/// Time outside of loops counts fully. So two cores are enough to judge 64.
+/// and runs on one. The time of each loop on a core is multiplied by the largest thread's share over a perfect
+/// share. Time outside of loops counts fully. So two cores are enough to judge 64, also beside other work.
 namespace cifar_mpi::cpu {
 namespace {
+
+double seconds_on_a_core() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
 
 struct Loop {
   std::ptrdiff_t items = 0;
@@ -39,9 +45,9 @@ class Watch final : public LoopObserver {
 
   void on_loop(std::ptrdiff_t items, std::ptrdiff_t ranges, RangeBody body) override {
     if (std::exchange(inside_, true)) return body({0, ranges});
-    const double begin = steady_seconds();
+    const double begin = seconds_on_a_core();
     body({0, ranges});
-    work_.loops.push_back({items, steady_seconds() - begin});
+    work_.loops.push_back({items, seconds_on_a_core() - begin});
     inside_ = false;
   }
   bool on_kernel() override {
@@ -65,7 +71,8 @@ std::vector<engine::Task> tasks_of(NetworkRun& run, std::vector<float>& ema, dou
   return tasks;
 }
 
-/// The tasks of a step that is planned for spec.threads, each part at its shortest of `times`.
+/// The tasks of a step that is planned for spec.threads, each part at its shortest of `times`; with
+/// `runs_kernels` tasks without a kernel run once, to give the others their inputs.
 std::vector<TaskWork> measure(const RunSpec& spec, bool runs_kernels, int times) {
   NetworkRun run(spec);
   std::vector<float> ema;
@@ -74,13 +81,14 @@ std::vector<TaskWork> measure(const RunSpec& spec, bool runs_kernels, int times)
   const std::vector<engine::Task> tasks = tasks_of(run, ema, decay_sum);
   for (int time = 0; time < times; ++time) {
     for (std::size_t t = 0; t < tasks.size(); ++t) {
+      if (time > 0 && runs_kernels && !shortest[t].has_kernel) continue;
       TaskWork work;
       work.name = tasks[t].name;
       const Watch watch(work, runs_kernels);
       engine::Lane lane;
-      const double begin = steady_seconds();
+      const double begin = seconds_on_a_core();
       tasks[t].start(lane);
-      work.seconds = steady_seconds() - begin;
+      work.seconds = seconds_on_a_core() - begin;
       work.outside = work.seconds;
       for (const Loop& loop : work.loops) work.outside -= loop.seconds;
       if (time == 0) shortest.push_back(work);
@@ -183,7 +191,7 @@ RunSpec network(const std::string& model, int batch) {
 constexpr double kLeast = 0.82;
 
 TEST(ThreadShares, KeepFortyEightThreadsBusyForMostOfAStep) {
-  for (const auto& [model, times] : {std::pair{"tutorial", 3}, {"resnet20", 2}}) {
+  for (const auto& [model, times] : {std::pair{"tutorial", 2}, {"resnet20", 2}}) {
     const RunSpec spec = network(model, 128);
     const Step step = count_step(spec, measure_kernels(spec, times), 48, times);
     EXPECT_GE(step.all.efficiency(), kLeast) << model << '\n' << worst_tasks(step);

@@ -20,8 +20,12 @@ TEST_F(Fault, AStoppedRankIsNamedAndTheJobEndsWithinTheLimit) {
   kill(ranks.at(1), SIGSTOP);
   EXPECT_EQ(job.wait(kTimeout + kLaunchers), 7) << job.output();
   EXPECT_GE(seconds_now() - began, kTimeout - 0.5);
-  const std::string pid = "(pid " + std::to_string(ranks.at(1)) + ")";
-  EXPECT_NE(job.output().find(pid + " has shown no sign of life for"), std::string::npos) << job.output();
+  const std::string output = job.output(), pid = std::to_string(ranks.at(1));
+  std::smatch seconds;
+  ASSERT_TRUE(std::regex_search(
+      output, seconds, std::regex("\\(pid " + pid + "\\) has shown no sign of life for ([0-9.]+) s")))
+      << output;
+  EXPECT_LT(std::stod(seconds[1]), 3 * kTimeout) << output;
   EXPECT_NE(job.output().find(" waits for it in step "), std::string::npos) << job.output();
   EXPECT_TRUE(exit_record("stopped").starts_with("7 rank 1 on ")) << exit_record("stopped");
   expect_all_ended(ranks);
@@ -35,7 +39,7 @@ TEST_F(Fault, ARankThatIsStoppedWhileMpiStartsEndsTheJobWithinTheLimit) {
     Process job =
         start(under_mpirun(with(small("unstarted"), {"--timeout", "2"})), fault, file("unstarted.log"));
     std::map<int, pid_t> ranks;
-    ASSERT_TRUE(wait_until(20.0, [&] { return (ranks = ranks_of(job.pid())).size() == 3; }));
+    ASSERT_TRUE(wait_until(60.0, [&] { return (ranks = ranks_of(job.pid())).size() == 3; }));
     EXPECT_GT(job.wait(10.0 + kLaunchers), 0) << job.output();
     EXPECT_NE(job.output().find("MPI has not started on all ranks within 10 s"), std::string::npos)
         << job.output();
@@ -90,9 +94,9 @@ TEST_F(Fault, AKilledRankEndsTheJobAtOnce) {
     ASSERT_EQ(ranks.size(), 3u);
     kill(ranks.at(victim), SIGKILL);
     // The others exit without the launcher: they see within two seconds that it is gone, and a rank that may
-    // not print exits six seconds later.
+    // not print exits six seconds later; all that takes longer on a busy machine.
     for (const auto& [rank, pid] : ranks)
-      EXPECT_TRUE(wait_until(10.0, [pid = pid] { return !runs(pid); })) << "rank " << rank;
+      EXPECT_TRUE(wait_until(kLaunchers, [pid = pid] { return !runs(pid); })) << "rank " << rank;
     EXPECT_GT(job.wait(kLaunchers), 0) << job.output();
     if (mpirun_has_patience()) {
       EXPECT_NE(job.output().find("(pid " + std::to_string(ranks.at(victim)) + ") has ended in step "),
@@ -129,7 +133,7 @@ TEST_F(Fault, RanksStopWithACheckpointWhenTheirMpirunIsKilled) {
   ASSERT_EQ(ranks.size(), 3u);
   kill(job.pid(), SIGKILL);
   for (const auto& [rank, pid] : ranks)
-    EXPECT_TRUE(wait_until(20.0, [pid = pid] { return !runs(pid); })) << "rank " << rank;
+    EXPECT_TRUE(wait_until(kLaunchers, [pid = pid] { return !runs(pid); })) << "rank " << rank;
   job.wait(kLaunchers);
   EXPECT_TRUE(exit_record("orphans").starts_with("75 stopped on request at step ")) << exit_record("orphans");
   expect_same_end("orphans");
@@ -267,11 +271,11 @@ TEST_F(Fault, NoPauseOfMpirunOrOfTheWholeJobStopsARun) {
   };
   const auto pause = [&](const char* what, const std::vector<pid_t>& processes, int signal, double seconds) {
     for (const pid_t process : processes) kill(process, signal);
-    EXPECT_TRUE(wait_until(40.0, makes_no_step)) << what;
+    EXPECT_TRUE(wait_until(60.0, makes_no_step)) << what;
     sleep_s(seconds);
     for (const pid_t process : processes) kill(process, SIGCONT);
     const auto before = step();
-    EXPECT_TRUE(wait_until(20.0, [&] { return step() > before + 2000; })) << what << ": " << job.output();
+    EXPECT_TRUE(wait_until(60.0, [&] { return step() > before + 2000; })) << what << ": " << job.output();
     EXPECT_EQ(job.wait(0.0), -1) << what;
   };
   pause("Ctrl-Z", {job.pid()}, SIGTSTP, 0.5);
@@ -310,13 +314,13 @@ TEST_F(Fault, AKillAroundTheRenamingOfACheckpointLosesNothing) {
 
 TEST_F(Fault, ARunStopsByItselfWhenItsTimeOrItsJobIsOver) {
   Process job = start(under_mpirun(with(endless("time"), {"--stop-after", "0.005"})), {}, file("time.log"));
-  EXPECT_EQ(job.wait(40.0), 75) << job.output();
+  EXPECT_EQ(job.wait(100.0), 75) << job.output();
   EXPECT_NE(job.output().find("stopping: --stop-after is reached"), std::string::npos) << job.output();
   expect_same_end("time");
   // Ten seconds of training, and the margin. Its own run, since it gets further than the undisturbed one.
   const Environment slurm{{"SLURM_JOB_END_TIME", std::to_string(std::time(nullptr) + 20)}};
   Process second = start(under_mpirun(endless("job")), slurm, file("job.log"));
-  EXPECT_EQ(second.wait(60.0), 75) << second.output();
+  EXPECT_EQ(second.wait(100.0), 75) << second.output();
   EXPECT_NE(second.output().find("stopping: the job ends in"), std::string::npos) << second.output();
   EXPECT_TRUE(exit_record("job").starts_with("75 stopped on request at step ")) << exit_record("job");
 }

@@ -61,12 +61,12 @@ TEST_F(Fault, CheckpointsThatCannotBeWrittenForATimeStopNothing) {
   fs::rename(folder, aside);
   std::ofstream(folder) << "in the way";
   const auto warned = [&] { return job.output().find("could not be written") != std::string::npos; };
-  EXPECT_TRUE(wait_until(30.0, warned)) << job.output();
+  EXPECT_TRUE(wait_until(100.0, warned)) << job.output();
   fs::remove(folder);
   fs::rename(aside, folder);
   const auto before = job.output().size();
   const auto writes = [&] { return job.output().find("checkpoint: ", before) != std::string::npos; };
-  EXPECT_TRUE(wait_until(30.0, writes)) << job.output();
+  EXPECT_TRUE(wait_until(100.0, writes)) << job.output();
   kill(ranks.at(0), SIGKILL);
   EXPECT_GT(job.wait(kLaunchers), 0) << job.output();
   expect_same_end("homeless");
@@ -130,7 +130,7 @@ TEST_F(Fault, ASecondRunInTheDirectoryIsRefusedAndTheFirstGoesOn) {
   Process job = start(under_mpirun(paced(small("busy"), 50)), {}, file("busy.log"));
   const auto ranks = ranks_in_training(job, "busy", 3);
   Process second = start(under_mpirun(small("busy")), {}, file("second.log"));
-  EXPECT_EQ(second.wait(30.0), 4) << second.output();
+  EXPECT_EQ(second.wait(100.0), 4) << second.output();
   EXPECT_NE(second.output().find("is in use by"), std::string::npos) << second.output();
   const auto steps = [] { return text_of(file("busy") + "/metrics.jsonl").size(); };
   EXPECT_TRUE(wait_until(60.0, [&, until = steps()] { return steps() > until; })) << job.output();

@@ -59,9 +59,9 @@ TEST_F(Waiting, AStoppedWorkerHoldsUpNobodyWhereTheFirstPushesMakeAStep) {
     const std::string who =
         node_each ? " \\(rank 1\\) has given" : "rank 1 on \\S+ \\(pid [0-9]+\\) has shown";
     const std::regex line(who + " no sign of life for [0-9.]+ s[^;\n]*; the run continues");
-    EXPECT_TRUE(wait_until(15.0, [&] { return std::regex_search(job.output(), line); })) << job.output();
+    EXPECT_TRUE(wait_until(60.0, [&] { return std::regex_search(job.output(), line); })) << job.output();
     const std::size_t before = length_of_metrics(aggregate);
-    EXPECT_TRUE(wait_until(10.0, [&] { return length_of_metrics(aggregate) > before + 500; }))
+    EXPECT_TRUE(wait_until(60.0, [&] { return length_of_metrics(aggregate) > before + 500; }))
         << job.output();
     if (!node_each) {  // it continues, and all stop together
       kill(ranks.at(1), SIGCONT);

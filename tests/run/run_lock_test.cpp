@@ -311,12 +311,12 @@ TEST(RunLock, BeatsWhileItIsHeld) {
   const auto mine = lock(dir, this_process(0.05));
   set_age(dir / "lock", 1000.0);
   struct stat found {};
-  for (int i = 0; i < 200; ++i) {
+  for (int i = 0; i < 3000; ++i) {
     std::this_thread::sleep_for(10ms);
     stat((dir / "lock").c_str(), &found);
     if (found.st_mtime > std::time(nullptr) - 500) return;
   }
-  FAIL() << "no heartbeat in 2 s";
+  FAIL() << "no heartbeat in 30 s";
 }
 
 TEST(RunLock, NoticesThatItWasTakenOverAndDoesNotReleaseAnothers) {
@@ -330,7 +330,7 @@ TEST(RunLock, NoticesThatItWasTakenOverAndDoesNotReleaseAnothers) {
     write_file(dir / "lock.tmp", to_text(on_another_host()));
     std::filesystem::rename(dir / "lock.tmp", dir / "lock");
     EXPECT_FALSE(mine.held());
-    for (int i = 0; i < 200 && lost == 0; ++i) std::this_thread::sleep_for(10ms);
+    for (int i = 0; i < 3000 && lost == 0; ++i) std::this_thread::sleep_for(10ms);
     std::this_thread::sleep_for(200ms);
   }
   EXPECT_EQ(lost, 1);
@@ -341,8 +341,8 @@ TEST(RunLock, NoticesSoonAfterItStoodStill) {
   const TempDir dir;
   const pid_t child = fork();
   if (child == 0) {
-    const RunLock mine(dir.opened(), this_process(10.0), ignore, [](const std::string&) { _exit(42); });
-    std::this_thread::sleep_for(20s);
+    const RunLock mine(dir.opened(), this_process(60.0), ignore, [](const std::string&) { _exit(42); });
+    std::this_thread::sleep_for(120s);
     _exit(1);
   }
   while (!std::filesystem::exists(dir / "lock")) std::this_thread::sleep_for(1ms);
@@ -356,7 +356,7 @@ TEST(RunLock, NoticesSoonAfterItStoodStill) {
   int status = 0;
   waitpid(child, &status, 0);
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 42) << status;
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, 3s);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 30s) << "with its next heartbeat";
 }
 
 TEST(RunLock, IsNotLostWithItsFolder) {

@@ -41,7 +41,8 @@ class LayerRun : public NetworkRun {
       : NetworkRun(on, {.net = network_of(asked, on.format == SourceFormat::of_3x3 ? 3 : 1),
                         .batch = asked.batch,
                         .precision = precision,
-                        .conv = engine::ConvMethod::direct}),
+                        .conv = engine::ConvMethod::direct,
+                        .draws = false}),
         c(asked),
         memory_(on.memory),
         planes_(on.description().starts_with("cpu")) {

@@ -14,23 +14,25 @@
 /// Inputs of tests for one network on any backend, and for the reference.
 namespace cifar_mpi::test {
 
-/// Random images and labels of a few batches.
+/// Images and labels of a few batches: random ones if it `draws`, else zeros.
 class NetworkData {
  public:
   /// No `source`: the images have the size of the network's input.
   NetworkData(const model::NetSpec& net, int batch, data::Augment kind = data::Augment::none,
-              const Extent& source = {})
+              const Extent& source = {}, bool draws = true)
       : batch_(static_cast<std::uint64_t>(batch)), input_(net.input) {
     how_.kind = kind;
     how_.source = source.count() > 0 ? source : net.input;
     how_.crop_height = net.input.height;
     how_.crop_width = net.input.width;
-    for (std::size_t i = 0; i < count() * bytes(); ++i) {
-      images.push_back(static_cast<std::uint8_t>(random4(11, RandomPurpose::synthetic, i, 0)[0]));
-    }
-    for (std::size_t i = 0; i < count(); ++i) {
-      labels.push_back(static_cast<std::uint8_t>(uniform_below(random4(12, RandomPurpose::synthetic, i, 0)[0],
-                                                               static_cast<std::uint32_t>(net.classes))));
+    images.resize(count() * bytes());
+    labels.resize(count());
+    if (!draws) return;
+    for (std::size_t i = 0; i < images.size(); ++i)
+      images[i] = static_cast<std::uint8_t>(random4(11, RandomPurpose::synthetic, i, 0)[0]);
+    for (std::size_t i = 0; i < labels.size(); ++i) {
+      labels[i] = static_cast<std::uint8_t>(uniform_below(random4(12, RandomPurpose::synthetic, i, 0)[0],
+                                                          static_cast<std::uint32_t>(net.classes)));
     }
   }
 
@@ -83,6 +85,7 @@ inline void draw_params(const lower::Tower& tower, const model::ParamTable& tabl
       values[i] = size * truncated_normal(21, static_cast<std::uint32_t>(p), i);
       if (table[p].part == model::ParamPart::scale) values[i] += 1.0f;
       if (table[p].part == model::ParamPart::variance) values[i] = 0.5f + std::abs(values[i]);
+      if (ulps == 0.0) continue;
       const std::uint32_t bits = random4(31, RandomPurpose::synthetic, i, static_cast<std::uint32_t>(p))[0];
       values[i] *= 1.0f + static_cast<float>((bits & 1 ? 1.0 : -1.0) * ulps * 0x1.0p-23);
     }

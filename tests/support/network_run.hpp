@@ -24,6 +24,7 @@ struct RunSpec {
   engine::ConvMethod conv = engine::ConvMethod::automatic;
   data::Augment augment = data::Augment::none;
   Extent source{};            ///< of the images; zero: as the network's input
+  bool draws = true;          ///< images and parameters; false: zeros, for a test that sets its own
   float weight_scale = 1.0f;  ///< of the random parameters, times 1/sqrt(inputs of the layer)
   double ulps = 0.0;          ///< random error of every initial weight
   // of whole steps
@@ -37,7 +38,7 @@ class NetworkRun : public NetworkData {
   virtual ~NetworkRun() = default;
 
   NetworkRun(engine::Backend& device, RunSpec asked)
-      : NetworkData(asked.net, asked.batch, asked.augment, asked.source),
+      : NetworkData(asked.net, asked.batch, asked.augment, asked.source, asked.draws),
         spec(std::move(asked)),
         backend(device),
         table(model::make_param_table(spec.net)),
@@ -48,6 +49,7 @@ class NetworkRun : public NetworkData {
         reduced_(backend.allocate((control_layout.floats() + tower->layout().floats) * sizeof(float))) {
     write(images_, images);
     write(labels_, labels);
+    if (!spec.draws) return;
     std::vector<float> block(tower->layout().floats);
     draw_params(*tower, table, spec.weight_scale, spec.ulps, block.data());
     set_params(block);

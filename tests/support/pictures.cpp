@@ -102,8 +102,9 @@ std::string jpeg_file(int width, int height, const Values& values, const JpegKin
 }
 
 Values filled(int width, int height, const Values& pixel) {
-  Values values;
-  for (int i = 0; i < width * height; ++i) values.insert(values.end(), pixel.begin(), pixel.end());
+  Values row, values;
+  for (int x = 0; x < width; ++x) row.insert(row.end(), pixel.begin(), pixel.end());
+  for (int y = 0; y < height; ++y) values.insert(values.end(), row.begin(), row.end());
   return values;
 }
 

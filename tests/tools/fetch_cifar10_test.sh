@@ -60,7 +60,7 @@ RefusesAFolderThatDoesNotExist() {
 
 RefusesAPipeAtOnce() {
   mkfifo pipe
-  ends_with 3 timeout 20 "$fetch" --from pipe --out out/cifar
+  ends_with 3 timeout 90 "$fetch" --from pipe --out out/cifar
   says 'neither a folder nor a file'
 }
 
@@ -156,7 +156,7 @@ WritesThroughNoLinkInTheFolder() {
   ends_with 0 "$fetch" --out cifar
   rm cifar/batches.meta.txt
   mkfifo cifar/batches.meta.txt
-  ends_with 0 timeout 20 "$fetch" --out cifar
+  ends_with 0 timeout 90 "$fetch" --out cifar
   [ "$(cat precious)" = mine ] || fail "a link was written through: $(cat precious)"
   { [ ! -s empty ] && [ ! -e made ]; } || fail "the list of names was written through a link"
   [ "$(sed -n 10p cifar/batches.meta.txt)" = truck ] || fail "the tenth name is not truck"
@@ -247,7 +247,7 @@ RemovesItsFilesWhenStopped() {
     rm -f asked
     env --default-signal=INT "$fetch" --out out/cifar >said 2>&1 &
     fetching=$!
-    for ((i = 0; i < 100; ++i)); do [ ! -s asked ] || break; sleep 0.1; done
+    for ((i = 0; i < 500; ++i)); do [ ! -s asked ] || break; sleep 0.1; done
     [ -s asked ] || fail "curl was never called"
     kill -"${signal%:*}" "$fetching"
     status=0

@@ -213,7 +213,7 @@ LeavesNoRanksBehindWhenStopped() {
   stand_in "$fake/mpirun" <<<'trap "touch $calls.asked; exit 75" USR1; touch "$calls.started"; for i in {1..300}; do sleep 0.1; done'
   "$clone/tools/quickstart" >said 2>&1 &
   starting=$!
-  for ((i = 0; i < 100; ++i)); do [ ! -e "$calls.started" ] || break; sleep 0.1; done
+  for ((i = 0; i < 600; ++i)); do [ ! -e "$calls.started" ] || break; sleep 0.1; done
   kill -TERM "$starting"
   status=0
   wait "$starting" || status=$?
@@ -226,7 +226,7 @@ LeavesACheckpointAfterCtrlC() {
   set -m  # so that it has a process group of its own, as in a terminal
   "$clone/tools/quickstart" >said 2>&1 &
   set +m
-  for ((i = 0; i < 100; ++i)); do [ ! -e "$calls.started" ] || break; sleep 0.1; done
+  for ((i = 0; i < 600; ++i)); do [ ! -e "$calls.started" ] || break; sleep 0.1; done
   kill -INT -- -$!
   status=0
   wait $! || status=$?

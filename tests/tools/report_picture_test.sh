@@ -34,7 +34,7 @@ with_a_checkout() {
   cp "$root/tests/tools/browser_stand_in.py" "$fake/chromium"
   echo mine >precious
 }
-picture() { timeout 20 checkout/tools/report_picture "$@"; }
+picture() { timeout 90 checkout/tools/report_picture "$@"; }
 
 WritesThroughNoLinkAndWaitsForNoPipe() {
   local kind name

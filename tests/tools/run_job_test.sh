@@ -334,7 +334,7 @@ WaitsForNoPipeInTheRunDirectory() {
   stand_in programs/cifar_mpi_train <<<'exit 75'
   mkdir run
   mkfifo run/layout run/starts_without_progress run/exit
-  SLURM_RESTART_COUNT=1 ends_with 75 timeout 20 bash "$root/jobs/cifar10_1node.slurm" --run-dir run
+  SLURM_RESTART_COUNT=1 ends_with 75 timeout 90 bash "$root/jobs/cifar10_1node.slurm" --run-dir run
 }
 
 CountsOnlyFilesNamedAsCheckpoints() {

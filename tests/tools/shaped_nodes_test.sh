@@ -48,7 +48,7 @@ PassesOnTheExitStatus() {
 start_and_wait() {  # start_and_wait PROGRAM...: waits until the program makes the file `started`; sets $pid
   "$shaped_nodes" -- "$@" >said 2>&1 &
   pid=$!
-  for _ in $(seq 200); do [ ! -e started ] || break; sleep 0.1; done
+  for _ in $(seq 600); do [ ! -e started ] || break; sleep 0.1; done
   [ -e started ] || fail 'nothing was started'
 }
 
@@ -68,7 +68,7 @@ LeavesTheMachineAloneWhenItsInsideIsCalledFromOutside() {
   # in namespaces, so that nothing is harmed if it does not refuse
   for arguments in '2 1 none true' 'mnt:[1] net:[1] 2 1 none 1 true' ''; do
     # shellcheck disable=SC2086
-    ends_with 2 timeout 10 unshare --net --mount bash -c '"$@" || status=$?; findmnt -n /run | grep -q tmpfs && mount | grep hosts
+    ends_with 2 timeout 60 unshare --net --mount bash -c '"$@" || status=$?; findmnt -n /run | grep -q tmpfs && mount | grep hosts
       exit ${status-0}' bash "$shaped_nodes" --inside $arguments
     says '--inside is for shaped_nodes itself'
     says_not hosts
@@ -85,7 +85,7 @@ LeavesNothingBehindWhenKilled() {
   kill -KILL "$pid"
   wait "$pid" || true
   for process in $inside; do
-    for _ in $(seq 50); do kill -0 "$process" 2>/dev/null || continue 2; sleep 0.1; done
+    for _ in $(seq 300); do kill -0 "$process" 2>/dev/null || continue 2; sleep 0.1; done
     fail 'the namespaces outlive the tool'
   done
   [ "$(links)" = "$before" ] || fail 'other network links than before'

@@ -408,7 +408,7 @@ try:
 except study_run.Failed as error:
     assert error.status == 124, error
 took = time.monotonic() - begin
-assert took < 10, f"took {took} s"
+assert took < 25, f"took {took} s, almost as long as the programs stay"
 alive = lambda pid: os.path.exists(f"/proc/{pid}") and open(f"/proc/{pid}/stat").read().split()[2] != "Z"
 first, same, other = (int(open(name).read()) for name in ("first", "in_group", "other_group"))
 os.kill(other, 9)
@@ -518,7 +518,7 @@ EOS
   kill "$pid"
   wait "$pid" || status=$?
   [ "$status" = 143 ] || fail "ended with $status"
-  for _ in {1..50}; do [ ! -e ended ] || break; sleep 0.1; done
+  for _ in {1..300}; do [ ! -e ended ] || break; sleep 0.1; done
   [ -e ended ] || fail "what it had started continues"
 }
 

@@ -40,7 +40,7 @@ TEST_F(CudaRunner, LeavesTheTimeOfASlowHostOutOfATask) {
   program.finalize();
   const auto runner = make_runner(bench.device, std::move(program), engine::RunnerKind::serial, {});
   double before = 0.0, shortest = 1.0;
-  for (int i = 0; i < 10; ++i) {
+  for (int i = 0; i < 10 || (i < 5000 && shortest >= 300e-6); ++i) {  // beside other work most are long
     runner->replay();
     runner->finish();
     const double all = runner->task_seconds()[0];
@@ -61,7 +61,7 @@ TEST_F(CudaRunner, HoldsAStreamForAFewMicroseconds) {
     float milliseconds = 0.0f;
     check(cudaEventElapsedTime(&milliseconds, begin.get(), end.get()), "a test");
     EXPECT_GE(1e-3 * static_cast<double>(milliseconds), kHeldSeconds - 2e-6);
-    EXPECT_LT(milliseconds, 1000.0f);
+    EXPECT_LT(milliseconds, 60'000.0f);
   }
 }
 

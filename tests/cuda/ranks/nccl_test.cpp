@@ -256,7 +256,7 @@ TEST_F(NcclRanks, LeaveWithinSecondsAfterACapture) {
   train(engine::RunnerKind::graph, 3);
   const double left = steady_seconds();
   world().barrier();
-  EXPECT_LT(steady_seconds() - left, 10.0);
+  EXPECT_LT(steady_seconds() - left, 30.0);
 }
 
 /// No tree can gather.

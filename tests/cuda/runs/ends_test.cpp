@@ -13,7 +13,7 @@ class GpuRunEnd : public GpuRuns {
   static void expect_no_device(int ranks, const std::string& command, const std::string& part) {
     const double began = seconds_now();
     expect_refusal(mpirun(ranks, command), 6, part);
-    EXPECT_LT(seconds_now() - began, 30.0);
+    EXPECT_LT(seconds_now() - began, kPatience);
   }
   static std::string unshared(const std::string& run, const std::string& options = "") {
     return kTrain + small(run) + " --input-size 8 --device cuda --self-check off " + options;
@@ -88,11 +88,11 @@ TEST_F(GpuRunEnd, NamesARankThatIsStopped) {
   const auto ranks = ranks_of(job.pid());
   ASSERT_EQ(ranks.size(), 2u);
   kill(ranks.at(1), SIGSTOP);
-  EXPECT_EQ(job.wait(3.0 + 15.0), 7) << job.output();
+  EXPECT_EQ(job.wait(3.0 + kPatience), 7) << job.output();
   EXPECT_NE(job.output().find("(pid " + std::to_string(ranks.at(1)) + ") has shown no sign of life for"),
             std::string::npos)
       << job.output();
-  EXPECT_TRUE(wait_until(2.0, [&] { return !runs(ranks.at(1)); }));
+  EXPECT_TRUE(wait_until(kPatience, [&] { return !runs(ranks.at(1)); }));
 }
 
 TEST_F(GpuRunEnd, NamesTheNetworkThatNcclLost) {

@@ -11,6 +11,8 @@ namespace cifar_mpi::test {
 
 class GpuRuns : public Programs {
  protected:
+  /// Far more seconds than ranks need to end, also beside other work.
+  static constexpr double kPatience = 60.0;
   /// A run of small steps whose ranks share the one GPU, without a self-check. A network of 8 pixels has all
   /// layers and a quarter of the weights of one of 24.
   static std::string train(const std::string& run, const std::string& options) {

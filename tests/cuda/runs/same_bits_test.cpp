@@ -136,7 +136,8 @@ TEST_F(SameBits, ComeBehindAStopOnRequest) {
   const auto ranks = ranks_of(job.pid());
   ASSERT_EQ(ranks.size(), 2u);
   kill(ranks.at(1), SIGUSR1);
-  EXPECT_TRUE(wait_until(30.0, [&] { return !runs(ranks.at(0)) && !runs(ranks.at(1)); })) << job.output();
+  EXPECT_TRUE(wait_until(kPatience, [&] { return !runs(ranks.at(0)) && !runs(ranks.at(1)); }))
+      << job.output();
   EXPECT_TRUE(exit_record("stopped").starts_with("75 stopped on request at step ")) << exit_record("stopped");
   EXPECT_GE(last_step("stopped"), 2);
   expect_same_end("stopped");
@@ -156,8 +157,8 @@ TEST_F(SameBits, ComeBehindARankThatWasKilled) {
   ASSERT_EQ(ranks.size(), 2u);
   kill(ranks.at(1), SIGKILL);
   // The watchdog sees it within two seconds, and NCCL gives it that time.
-  EXPECT_TRUE(wait_until(10.0, [&] { return !runs(ranks.at(0)); })) << job.output();
-  EXPECT_GT(job.wait(10.0), 0) << job.output();
+  EXPECT_TRUE(wait_until(kPatience, [&] { return !runs(ranks.at(0)); })) << job.output();
+  EXPECT_GT(job.wait(kPatience), 0) << job.output();
   EXPECT_NE(job.output().find("rank 1 on "), std::string::npos) << job.output();
   EXPECT_NE(job.output().find("(pid " + std::to_string(ranks.at(1)) + ") has ended in step "),
             std::string::npos)

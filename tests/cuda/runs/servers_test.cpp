@@ -49,8 +49,9 @@ TEST_F(ServedGpuRuns, GoOnToTheSameBitsBehindAWorkerThatWasKilled) {
   const auto ranks = ranks_of(job.pid());
   ASSERT_EQ(ranks.size(), 3u);
   kill(ranks.at(1), SIGKILL);
-  EXPECT_TRUE(wait_until(10.0, [&] { return !runs(ranks.at(0)) && !runs(ranks.at(2)); })) << job.output();
-  EXPECT_GT(job.wait(10.0), 0) << job.output();
+  EXPECT_TRUE(wait_until(kPatience, [&] { return !runs(ranks.at(0)) && !runs(ranks.at(2)); }))
+      << job.output();
+  EXPECT_GT(job.wait(kPatience), 0) << job.output();
   EXPECT_NE(job.output().find("(pid " + std::to_string(ranks.at(1)) + ") has ended in step "),
             std::string::npos)
       << job.output();
@@ -71,13 +72,13 @@ TEST_F(ServedGpuRuns, NameTheServerThatIsStopped) {
   const auto ranks = ranks_of(job.pid());
   ASSERT_EQ(ranks.size(), 3u);
   kill(ranks.at(2), SIGSTOP);
-  EXPECT_EQ(job.wait(3.0 + 15.0), 7) << job.output();
+  EXPECT_EQ(job.wait(3.0 + kPatience), 7) << job.output();
   EXPECT_NE(job.output().find("(pid " + std::to_string(ranks.at(2)) + ") has shown no sign of life for"),
             std::string::npos)
       << job.output();
   EXPECT_TRUE(std::regex_search(job.output(), std::regex("rank [01] waits for it in step [0-9]+, pu")))
       << job.output();
-  EXPECT_TRUE(wait_until(2.0, [&] { return !runs(ranks.at(2)); }));
+  EXPECT_TRUE(wait_until(kPatience, [&] { return !runs(ranks.at(2)); }));
 }
 
 TEST_F(ServedGpuRuns, HaveTheCopiesInTheirTimeline) {
