@@ -52,7 +52,7 @@ Product product_for(VectorSet set, ProductKind kind);
 /// Replaces the sums of `rows` rows of C by real and imaginary parts.
 void combine_sums(const ProductSide& c, int rows, float* sums);
 
-/// Rows of C that vectors of `lanes` floats compute at once.
+/// Rows of C that vectors of `lanes` floats compute at once, or half as many.
 constexpr int rows_of_tile(int lanes) { return lanes == 16 ? 4 : 3; }
 
 /// Floating-point operations of one product: three real ones, an addition and a multiplication each.
