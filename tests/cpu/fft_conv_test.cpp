@@ -77,7 +77,7 @@ class Fixture {
     return run(lane, true);
   }
 
-  /// `trains`: keeps all spectra, and computes the gradients of the parameters.
+  /// `trains`: computes the gradients of the parameters, from spectra that are kept unless `conv` recomputes.
   Passes run(engine::Lane& lane, bool trains) {
     const std::vector<float> taps(weights.begin(), weights.end()), shifts(biases.begin(), biases.end());
     std::vector<std::byte> src = laid_out(conv.src, x), grad_dst = laid_out(conv.dst, grad_y);
@@ -91,18 +91,23 @@ class Fixture {
     memory.grad_src = grad_src.data();
     memory.weights = take(conv.weight_spectra(), 1);
     memory.transposed_weights = take(conv.transposed_spectra(), 1);
-    const int kept = trains ? conv.pieces() : conv.concurrent;
+    const bool keeps = trains && !conv.recomputes;
+    const int kept = keeps ? conv.pieces() : conv.concurrent;
     memory.src_spectra = take(conv.src_spectra(), kept);
     memory.grad_dst_spectra = take(conv.dst_spectra(), kept);
-    memory.keeps_src_spectra = memory.keeps_grad_dst_spectra = trains;
+    memory.keeps_src_spectra = memory.keeps_grad_dst_spectra = keeps;
     memory.product =
         take({conv.slots(), conv.samples * conv.tiles(), std::max(shape.in.channels, shape.out_channels)},
              conv.concurrent);
-    memory.grad_weights_spectra = take(conv.weight_spectra(), 1);
+    memory.grad_weights_spectra = take(conv.gradient_spectra(), 1);
     testing::run(plan_fft_weights("weights", conv, taps.data(), memory));
     plan_fft_forward("forward", conv, memory, shifts.data()).start(lane);
-    plan_fft_data_gradient("data", conv, memory).start(lane);
-    if (trains)
+    if (trains && conv.recomputes) {
+      plan_fft_gradients("gradients", conv, memory, grad_weights.data()).start(lane);
+    } else {
+      plan_fft_data_gradient("data", conv, memory).start(lane);
+    }
+    if (keeps)
       plan_fft_weight_gradient("weights", conv, memory, grad_weights.data(), grad_biases.data()).start(lane);
     return {read(conv.dst, dst),
             read(conv.src, grad_src),
@@ -253,6 +258,22 @@ TEST(FftConv, GivesTheSameBitsOnAnyNumberOfThreadsAndInAnyPieces) {
           EXPECT_EQ(passing.y, wanted.y);
           EXPECT_EQ(passing.grad_x, wanted.grad_x);
         }
+      }
+    }
+  }
+}
+
+TEST(FftConv, GivesTheSameBitsWhenItTransformsTheImagesAgain) {
+  for (const VectorSet set : vector_sets_here()) {
+    for (const Extent& in : {Extent{7, 7, 32}, {11, 17, 16}}) {
+      const Fixture::Passes wanted = Fixture({12, in, 16, 3}, set, Precision::fp32).run();
+      for (const int pieces : {1, 4, 12}) {
+        Fixture again({12, in, 16, 3, false, pieces}, set, Precision::fp32);
+        again.conv.recomputes = true;
+        const Fixture::Passes found = again.run();
+        EXPECT_EQ(found.y, wanted.y);
+        EXPECT_EQ(found.grad_x, wanted.grad_x);
+        EXPECT_EQ(found.grad_weights, wanted.grad_weights);
       }
     }
   }

@@ -114,6 +114,26 @@ TEST(FftNetwork, TakesKernelsOf3x3WhereTheyWereMeasuredToBeFaster) {
   }
 }
 
+TEST(FftNetwork, KeepsNoSpectraOnOneThreadWhereTheSumsOfTheWeightGradientAreSmall) {
+  if (!has_avx2()) GTEST_SKIP() << "blocks of channels need vectors of 8";
+  for (const int threads : {1, 2}) {
+    NetworkRun run({.net = model::make_model("resnet20", {32, 32, 3}, 10),
+                    .batch = 4,
+                    .threads = threads,
+                    .conv = ConvMethod::fft});
+    const engine::StepProgram program = run.gradient_program();
+    const auto has_task = [&](const std::string& name) {
+      return std::any_of(program.tasks().begin(), program.tasks().end(),
+                         [&](const engine::Task& task) { return task.name == name; });
+    };
+    for (const std::string layer : {"stage1_block1_conv1", "stage2_block2_conv1", "stage3_block2_conv1"}) {
+      const bool keeps_none = threads == 1 && !layer.starts_with("stage3");
+      EXPECT_EQ(has_task(layer + " gradients"), keeps_none) << layer << ", " << threads << " threads";
+      EXPECT_EQ(has_task(layer + " weight gradient"), !keeps_none) << layer << ", " << threads << " threads";
+    }
+  }
+}
+
 TEST(FftNetwork, DeclaresEveryByteItTouches) {
   for (const Precision precision : {Precision::fp32, Precision::bf16}) {
     if (precision == Precision::bf16 && !has_bf16()) continue;

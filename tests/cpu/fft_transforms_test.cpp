@@ -271,7 +271,8 @@ TEST(FourierProduct, IsTheComplexProductOfMatricesForAllSides) {
           const std::vector<float> b =
               testing::noise_of(static_cast<std::size_t>(kPieces * shape.b.piece), 2);
           std::vector<float> c(static_cast<std::size_t>(rows * shape.c.row + columns), -7.0f);
-          product_for(set, conjugate)(shape, a.data(), b.data(), c.data());
+          const ProductKind kind = conjugate ? ProductKind::correlate : ProductKind::convolve;
+          product_for(set, kind)(shape, a.data(), b.data(), c.data());
           const auto at = [](const std::vector<float>& values, std::ptrdiff_t i, std::ptrdiff_t im) {
             return Complex(values[static_cast<std::size_t>(i)], values[static_cast<std::size_t>(i + im)]);
           };
@@ -290,6 +291,41 @@ TEST(FourierProduct, IsTheComplexProductOfMatricesForAllSides) {
                   << name_of(set) << ", row " << m << " of " << rows << ", column " << j << " of " << columns;
             }
           }
+        }
+      }
+    }
+  }
+}
+
+TEST(FourierProduct, OfPartsSumsToTheBitsOfTheWhole) {
+  constexpr int kDepth = 5, kPieces = 3;
+  for (const VectorSet set : vector_sets_here()) {
+    for (const int rows : {1, 4, 9, 17}) {
+      for (const int vectors : {1, 3}) {
+        const int columns = vectors * lanes_of(set);
+        ProductShape shape{rows,
+                           columns,
+                           kDepth,
+                           kPieces,
+                           {1, 2 * rows, 2 * rows * kDepth, rows},
+                           {0, 2 * columns, 2 * columns * kDepth, columns},
+                           {3 * columns + 5, 0, 0, columns}};
+        const auto count = static_cast<std::size_t>(rows * shape.c.row);
+        const std::vector<float> a = testing::noise_of(2 * rows * kDepth * kPieces, 1);
+        const std::vector<float> b = testing::noise_of(static_cast<std::size_t>(kPieces * shape.b.piece), 2);
+        std::vector<float> whole(count), sums(count);
+        product_for(set, ProductKind::correlate)(shape, a.data(), b.data(), whole.data());
+        shape.pieces = 1;
+        for (int p = 0; p < kPieces; ++p) {
+          product_for(set, ProductKind::sum)(shape, a.data() + p * shape.a.piece,
+                                             b.data() + p * shape.b.piece, sums.data());
+        }
+        combine_sums(shape.c, rows, sums.data());
+        for (int m = 0; m < rows; ++m) {
+          const float* const found = &sums[static_cast<std::size_t>(m * shape.c.row)];
+          const float* const wanted = &whole[static_cast<std::size_t>(m * shape.c.row)];
+          EXPECT_TRUE(std::equal(wanted, wanted + 2 * columns, found))
+              << name_of(set) << ", row " << m << " of " << rows << ", " << columns << " columns";
         }
       }
     }

@@ -124,19 +124,21 @@ void for_each_piece(const ConvFft& conv, Lane& lane, const Body& body) {
   if (error) std::rethrow_exception(error);
 }
 
-/// ĝw of the slots [first, last).
-void multiply_gradients(const ConvFft& conv, const ConvFftMemory& memory, int first, int last) {
-  const SpectraShape x = conv.src_spectra(), g = conv.dst_spectra(), w = conv.weight_spectra();
+/// ĝw of the slots [first, last), of so many pieces of both spectra.
+void multiply_gradients(const ConvFft& conv, const float* src_spectra, const ConvFftMemory& memory,
+                        int pieces, int first, int last) {
+  const SpectraShape x = conv.src_spectra(), g = conv.dst_spectra(), w = conv.gradient_spectra();
   const ProductShape shape{
       x.channels,
       g.channels,
       x.rows,
-      conv.pieces(),
+      pieces,
       {1, x.row_step(), static_cast<std::ptrdiff_t>(x.floats()), x.channels, x.slot_step()},
       {0, g.row_step(), static_cast<std::ptrdiff_t>(g.floats()), g.channels, g.slot_step()},
       {w.row_step(), 0, 0, w.channels}};
-  multiply_slots(conv, {conv.correlate, shape, first, last, memory.src_spectra, x.slot_step(),
-                        memory.grad_dst_spectra, g.slot_step(), memory.grad_weights_spectra, w.slot_step()});
+  multiply_slots(conv,
+                 {conv.recomputes ? conv.sum : conv.correlate, shape, first, last, src_spectra, x.slot_step(),
+                  memory.grad_dst_spectra, g.slot_step(), memory.grad_weights_spectra, w.slot_step()});
 }
 
 /// Number of parts of the weight gradient's products; outstanding collectives make progress after each. Each
@@ -148,7 +150,7 @@ int gradient_parts(const ConvFft& conv, int threads) {
 }
 
 void transform_back_taps(const ConvFft& conv, const float* spectra, float* taps) {
-  const SpectraShape shape = conv.weight_spectra();
+  const SpectraShape shape = conv.gradient_spectra();
   const TransformPlace place = place_of_taps(conv, shape);
   const int vectors = shape.channels / conv.lanes();
   parallel_for(std::ptrdiff_t{shape.rows} * vectors, [&](std::ptrdiff_t i) {
@@ -173,6 +175,17 @@ void sum_biases(const ConvFft& conv, const float* spectra, float* grad_biases) {
   });
 }
 
+void data_gradient_of_piece(const ConvFft& conv, const ConvFftMemory& memory, int piece, int scratch) {
+  const SpectraShape x = conv.src_spectra(), y = conv.dst_spectra();
+  float* const spectra = part_of(y, memory.grad_dst_spectra, memory.keeps_grad_dst_spectra ? piece : scratch);
+  const int first = piece * conv.samples;
+  transform(conv, conv.dst, memory.grad_dst, first, false, y, spectra);
+  if (memory.grad_src == nullptr) return;
+  float* const product = part_of(x, memory.product, scratch);
+  multiply(conv, conv.convolve, y, spectra, conv.transposed_spectra(), memory.transposed_weights, x, product);
+  transform_back(conv, conv.src, x, product, true, nullptr, false, memory.grad_src, first);
+}
+
 }  // namespace
 
 ConvFft with_kernels(ConvFft conv, engine::Precision precision) {
@@ -181,8 +194,9 @@ ConvFft with_kernels(ConvFft conv, engine::Precision precision) {
   conv.tile = tiling.tile;
   conv.images = transforms_for(conv.length, conv.set, precision);
   conv.taps = transforms_for(conv.length, conv.set, engine::Precision::fp32);
-  conv.correlate = product_for(conv.set, true);
-  conv.convolve = product_for(conv.set, false);
+  conv.correlate = product_for(conv.set, ProductKind::correlate);
+  conv.convolve = product_for(conv.set, ProductKind::convolve);
+  conv.sum = product_for(conv.set, ProductKind::sum);
   return conv;
 }
 
@@ -264,23 +278,40 @@ Task plan_fft_data_gradient(const std::string& name, const ConvFft& conv, const 
     task.cost.flops += products_flops(conv) + images_flops(conv, conv.src, true).inverse;
   }
   task.start = [=](Lane& lane) {
+    for_each_piece(conv, lane,
+                   [&](int piece, int scratch) { data_gradient_of_piece(conv, memory, piece, scratch); });
+  };
+  return task;
+}
+
+Task plan_fft_gradients(const std::string& name, const ConvFft& conv, const ConvFftMemory& memory,
+                        float* grad_weights) {
+  const SpectraShape x = conv.src_spectra(), w = conv.gradient_spectra();
+  Task task = plan_fft_data_gradient(name, conv, memory);
+  task.reads.push_back(images_of(conv, conv.src, memory.src));
+  task.writes.push_back(spectra_of(x, memory.product, 1));
+  task.writes.push_back(spectra_of(w, memory.grad_weights_spectra, 1));
+  task.writes.push_back(bytes_of(grad_weights, conv.weight_floats()));
+  task.cost.flops +=
+      images_flops(conv, conv.src, true).forward + products_flops(conv) + taps_flops(conv).inverse;
+  task.start = [=](Lane& lane) {
+    std::fill_n(memory.grad_weights_spectra, w.floats(), 0.0f);
     for_each_piece(conv, lane, [&](int piece, int scratch) {
-      float* const spectra =
-          part_of(y, memory.grad_dst_spectra, memory.keeps_grad_dst_spectra ? piece : scratch);
-      const int first = piece * conv.samples;
-      transform(conv, conv.dst, memory.grad_dst, first, false, y, spectra);
-      if (!computes_grad_src) return;
-      float* const product = part_of(x, memory.product, scratch);
-      multiply(conv, conv.convolve, y, spectra, w, memory.transposed_weights, x, product);
-      transform_back(conv, conv.src, x, product, true, nullptr, false, memory.grad_src, first);
+      data_gradient_of_piece(conv, memory, piece, scratch);
+      transform(conv, conv.src, memory.src, piece * conv.samples, true, x, memory.product);
+      multiply_gradients(conv, memory.product, memory, 1, 0, w.slots);
     });
+    for (int slot = 0; slot < w.slots; ++slot)
+      combine_sums({w.row_step(), 0, 0, w.channels}, w.rows,
+                   memory.grad_weights_spectra + slot * w.slot_step());
+    transform_back_taps(conv, memory.grad_weights_spectra, grad_weights);
   };
   return task;
 }
 
 Task plan_fft_weight_gradient(const std::string& name, const ConvFft& conv, const ConvFftMemory& memory,
                               float* grad_weights, float* grad_biases) {
-  const SpectraShape shape = conv.weight_spectra();
+  const SpectraShape shape = conv.gradient_spectra();
   Task task;
   task.name = name;
   task.reads = {spectra_of(conv.src_spectra(), memory.src_spectra, conv.pieces()),
@@ -293,7 +324,8 @@ Task plan_fft_weight_gradient(const std::string& name, const ConvFft& conv, cons
   task.start = [=](Lane& lane) {
     const int parts = gradient_parts(conv, loop_threads());
     for (int part = 0; part < parts; ++part) {
-      multiply_gradients(conv, memory, shape.slots * part / parts, shape.slots * (part + 1) / parts);
+      multiply_gradients(conv, memory.src_spectra, memory, conv.pieces(), shape.slots * part / parts,
+                         shape.slots * (part + 1) / parts);
       lane.make_progress();
     }
     transform_back_taps(conv, memory.grad_weights_spectra, grad_weights);

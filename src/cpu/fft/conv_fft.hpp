@@ -34,8 +34,9 @@ struct SpectraShape {
   int slots = 0;
   int rows = 0;
   int channels = 0;
+  int parts = 2;  ///< real and imaginary; 3: the sums of ProductKind::sum
 
-  std::ptrdiff_t row_step() const { return std::ptrdiff_t{2} * channels; }
+  std::ptrdiff_t row_step() const { return std::ptrdiff_t{parts} * channels; }
   /// Rows are padded by a cache line: slots of a power of two of bytes would map to few sets of the cache.
   std::ptrdiff_t slot_step() const { return rows * row_step() + 16; }
   std::size_t floats() const { return static_cast<std::size_t>(slots * slot_step()); }
@@ -59,12 +60,16 @@ struct ConvFft {
   /// Above 1: so many threads each compute whole pieces, so that spectra stay in the cache of one core.
   /// 1: threads share each piece.
   int concurrent = 1;
+  /// The weight gradient transforms the images again, one piece at a time, instead of keeping their spectra.
+  /// That is for one thread; the bits are the same.
+  bool recomputes = false;
   int kernel = 0;
   ImageShape src, dst;
-  bool relu = false;            ///< at the end of the forward pass
-  Transforms images, taps;      ///< with_kernels sets this and all later members
-  Product correlate = nullptr;  ///< multiplies by the conjugate of the second operand
+  bool relu = false;        ///< at the end of the forward pass
+  Transforms images, taps;  ///< with_kernels sets this and all later members
+  Product correlate = nullptr;
   Product convolve = nullptr;
+  Product sum = nullptr;
   int length = 0;
   int tile = 0;  ///< places a side; at least the image's size: no cut
 
@@ -83,6 +88,10 @@ struct ConvFft {
   SpectraShape dst_spectra() const { return {slots(), samples * tiles(), dst.extent.channels}; }
   SpectraShape weight_spectra() const { return {slots(), src.extent.channels, dst.extent.channels}; }
   SpectraShape transposed_spectra() const { return {slots(), dst.extent.channels, src.extent.channels}; }
+  /// Of the weight gradient.
+  SpectraShape gradient_spectra() const {
+    return {slots(), src.extent.channels, dst.extent.channels, recomputes ? 3 : 2};
+  }
   std::size_t weight_floats() const {
     return static_cast<std::size_t>(kernel) * kernel * src.extent.channels * dst.extent.channels;
   }
@@ -125,6 +134,9 @@ engine::Task plan_fft_forward(const std::string& name, const ConvFft& conv, cons
 /// Fills grad_dst_spectra, and grad_src unless that is null.
 engine::Task plan_fft_data_gradient(const std::string& name, const ConvFft& conv,
                                     const ConvFftMemory& memory);
+/// Both gradients, of a convolution that recomputes and has no biases.
+engine::Task plan_fft_gradients(const std::string& name, const ConvFft& conv, const ConvFftMemory& memory,
+                                float* grad_weights);
 /// Uses both kept spectra; `grad_biases` may be null. Each sum runs over the images of the batch in order.
 engine::Task plan_fft_weight_gradient(const std::string& name, const ConvFft& conv,
                                       const ConvFftMemory& memory, float* grad_weights, float* grad_biases);

@@ -36,9 +36,13 @@ class ImageFft {
       const int place = wrapped(at.first_row + y);
       for (int c = 0; c < N; ++c) lines[c][place] = V{};
     }
-    V row[N] = {};
+    int columns[N];  // of the image at each place
+    for (int place = 0; place < N; ++place) columns[wrapped(at.first_column + place)] = place;
     for (int y = 0; y < at.rows; ++y) {
-      for (int x = 0; x < at.columns; ++x) row[wrapped(at.first_column + x)] = read(y, x);
+      V row[N];
+      unrolled<N>([&](auto place) __attribute__((always_inline)) {
+        row[place] = columns[place] < at.columns ? read(y, columns[place]) : V{};
+      });
       Spectrum<V, N> X;
       RealFft<V, N>::forward(row, X);
       const int place = wrapped(at.first_row + y);
@@ -60,8 +64,10 @@ class ImageFft {
     V lines[N][N];
     for (int c = 0; c < 2; ++c) read_real_column(lines[c], c * (N / 2 + 1), read);
     for (int kx = 1; kx < N / 2; ++kx) read_column(lines[2 * kx], lines[2 * kx + 1], slot_of(kx), read);
-    V row[N];
+    int columns[N];
+    for (int place = 0; place < N; ++place) columns[wrapped(at.first_column + place)] = place;
     for (int y = 0; y < at.rows; ++y) {
+      V row[N];
       const int place = wrapped(at.first_row + y);
       Spectrum<V, N> X;
       X.re[0] = lines[0][place];
@@ -72,7 +78,9 @@ class ImageFft {
         X.im[k + 1] = lines[2 * k + 3][place];
       });
       RealFft<V, N>::inverse(X, row);
-      for (int x = 0; x < at.columns; ++x) write(y, x, row[wrapped(at.first_column + x)]);
+      unrolled<N>([&](auto at_place) __attribute__((always_inline)) {
+        if (columns[at_place] < at.columns) write(y, columns[at_place], row[at_place]);
+      });
     }
   }
 

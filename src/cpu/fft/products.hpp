@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 #include "cpu/simd.hpp"
 
@@ -42,11 +43,16 @@ struct ProductShape {
   ProductSide a, b, c;
 };
 
+/// `correlate` multiplies by the conjugate of B, `convolve` by B. `sum` also takes the conjugate, but C holds
+/// the three real sums, `im` apart, and each product adds to them: products over parts of k, in order, give
+/// the bits of one product over all k.
+enum class ProductKind : std::uint8_t { correlate, convolve, sum };
 using Product = void (*)(const ProductShape& shape, const float* a, const float* b, float* c);
-/// `conjugate` applies to B.
-Product product_for(VectorSet set, bool conjugate);
+Product product_for(VectorSet set, ProductKind kind);
+/// Replaces the sums of `rows` rows of C by real and imaginary parts.
+void combine_sums(const ProductSide& c, int rows, float* sums);
 
-/// Rows of C that vectors of `lanes` floats compute at once.
+/// Rows of C that vectors of `lanes` floats compute at once, or half as many.
 constexpr int rows_of_tile(int lanes) { return lanes == 16 ? 4 : 3; }
 
 /// Floating-point operations of one product: three real ones, an addition and a multiplication each.

@@ -13,16 +13,24 @@ template <int kLength, class T>
 struct There {
   template <int kLanes>
   struct Version {
-    [[gnu::always_inline]] static void run(const TransformPlace& place, const std::byte* image,
+    [[gnu::always_inline]] static void run(const TransformPlace& where, const std::byte* image,
                                            float* spectrum) {
       using V = Vec<kLanes>;
-      const T* const values = reinterpret_cast<const T*>(image);
+      TransformPlace place = where;  // a copy, because stores to the spectrum could change the argument
+      const T* values = reinterpret_cast<const T*>(image);
+      T gathered[kLength * kLength * kLanes];
+      if (place.lane_step != 1) {
+        gather<V>(place, values, gathered);
+        values = gathered;
+        place.row_step = std::ptrdiff_t{kLanes} * place.at.columns;
+        place.column_step = kLanes;
+      }
       ImageFft<V, kLength>::forward(
           place.at,
           [&](int y, int x) __attribute__((always_inline)) {
             const T* const at = values + y * place.row_step + x * place.column_step;
             fetch(at + place.image_next);
-            return place.lane_step == 1 ? load<V>(at) : load_apart<V>(at, place.lane_step);
+            return load<V>(at);
           },
           [&](int slot, const V& re, const V& im) __attribute__((always_inline)) {
             float* const to = spectrum + slot * place.slot_step;
@@ -32,6 +40,16 @@ struct There {
             store(to + place.im_step, im);
           });
     }
+
+   private:
+    /// Copies the image to `to`, in vectors of lanes.
+    template <class V>
+    [[gnu::always_inline]] static void gather(const TransformPlace& place, const T* values, T* to) {
+      for (int y = 0; y < place.at.rows; ++y) {
+        for (int x = 0; x < place.at.columns; ++x, to += kLanes)
+          store(to, load_apart<V>(values + y * place.row_step + x * place.column_step, place.lane_step));
+      }
+    }
   };
 };
 
@@ -39,9 +57,11 @@ template <int kLength, class T>
 struct Back {
   template <int kLanes>
   struct Version {
-    [[gnu::always_inline]] static void run(const TransformPlace& place, const float* spectrum,
-                                           const Epilogue& epilogue, std::byte* image) {
+    [[gnu::always_inline]] static void run(const TransformPlace& where, const float* spectrum,
+                                           const Epilogue& finish, std::byte* image) {
       using V = Vec<kLanes>;
+      const TransformPlace place = where;  // copies, as above
+      const Epilogue epilogue = finish;
       T* const values = reinterpret_cast<T*>(image);
       const V biases = epilogue.biases != nullptr ? load<V>(epilogue.biases) : V{};
       const V floor = V{} - (epilogue.relu ? 0.0f : __builtin_inff());
