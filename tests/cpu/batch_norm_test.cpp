@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -308,8 +309,10 @@ TEST(BatchNorm, KeepsNaN) {
       NormRun run({{2, pixels, 16, 16, 16}, precision, true});
       run.x[5] = std::numeric_limits<double>::quiet_NaN();
       run.src = in_memory(run.c.shape, 16, precision, run.x);
+      run.biases[7] = std::bit_cast<float>(0x7FFFFFFFu);  // the next number would be −0
       testing::run(run.forward());
       EXPECT_TRUE(std::isnan(run.y()[5]));
+      EXPECT_TRUE(std::isnan(run.y()[7]));
       EXPECT_TRUE(std::isnan(run.mean[5]));
       EXPECT_FALSE(std::isnan(run.y()[4]));
     }
