@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <stdexcept>
+#include <type_traits>
 #include <utility>
 
 #include "cifar_mpi/base/text.hpp"
@@ -15,33 +16,40 @@ namespace {
 
 using namespace batch_norm;
 
-/// `Loop` for the widest vectors that fit both layouts.
-template <template <class, int> class Loop, class T>
-auto choose_lanes(const BatchNormShape& shape) {
-  const int blocks[] = {shape.src_block, shape.dst_block};
-  if (blocks[0] % 16 == 0 && blocks[1] % 16 == 0) return best_version<Loop<T, 16>>();
-  if (blocks[0] % 8 == 0 && blocks[1] % 8 == 0) return best_version<Loop<T, 8>>();
-  return best_version<Loop<T, 1>>();
+/// `Loop` for the widest spans that fit both layouts; rare layouts have narrow ones, because each takes seconds to
+/// compile.
+template <template <class> class Loop, class T>
+auto choose_span(const BatchNormShape& shape) {
+  constexpr bool kFp32 = std::is_same_v<T, float>;
+  const auto fits = [&](int values) {
+    return shape.src_block % values == 0 && shape.dst_block % values == 0;
+  };
+  if (fits(kFp32 ? 16 : 32)) return best_version<Loop<Span<T, 16, 1>>>();
+  if constexpr (!kFp32) {
+    const bool blocks_of_16 = shape.src_block == 16 && shape.dst_block == 16;
+    if (blocks_of_16 && shape.pixels % 2 == 0) return best_version<Loop<Span<T, 16, 2>>>();
+  }
+  if (fits(8)) return best_version<Loop<Span<T, kFp32 ? 8 : 4, 1>>>();
+  return best_version<Loop<Span<T, 1, 1>>>();
 }
 
-template <template <class, int> class Loop>
+template <template <class> class Loop>
 auto choose(const BatchNormLayer& layer) {
-  return layer.precision == engine::Precision::bf16 ? choose_lanes<Loop, bf16>(layer.shape)
-                                                    : choose_lanes<Loop, float>(layer.shape);
+  return layer.precision == engine::Precision::bf16 ? choose_span<Loop, bf16>(layer.shape)
+                                                    : choose_span<Loop, float>(layer.shape);
 }
 
-template <template <class, int, bool> class Loop>
-struct WithRelu {
-  template <class T, int kLanes>
-  using Yes = Loop<T, kLanes, true>;
-  template <class T, int kLanes>
-  using No = Loop<T, kLanes, false>;
+template <template <class, bool> class Loop>
+struct With {
+  template <class S>
+  using Yes = Loop<S, true>;
+  template <class S>
+  using No = Loop<S, false>;
 };
 
-template <template <class, int, bool> class Loop>
-auto choose_with_relu(const BatchNormLayer& layer) {
-  return layer.relu ? choose<WithRelu<Loop>::template Yes>(layer)
-                    : choose<WithRelu<Loop>::template No>(layer);
+template <template <class, bool> class Loop>
+auto choose_with(bool yes, const BatchNormLayer& layer) {
+  return yes ? choose<With<Loop>::template Yes>(layer) : choose<With<Loop>::template No>(layer);
 }
 
 /// The moments of the batch, from the images' means and sums of squares.
@@ -112,15 +120,17 @@ std::size_t partials_floats(const BatchNormShape& shape) {
 
 namespace {
 
+template <class S, bool kRelu>
+using ApplyAlone = Apply<S, kRelu, false>;
+template <class S>
+using ApplyWithSum = Apply<S, true, true>;
+
 /// The loop over the images that computes y.
 auto plan_apply(const BatchNormLayer& layer, const ChannelMap& map, const BatchNormForward& memory) {
-  return [=, plain = choose_with_relu<Forward>(layer), with_sum = choose<ForwardSum>(layer)] {
+  return [=, apply = memory.other == nullptr ? choose_with<ApplyAlone>(layer.relu, layer)
+                                             : choose<ApplyWithSum>(layer)] {
     parallel_for(map.shape.batch, [&](std::ptrdiff_t n) {
-      if (memory.other == nullptr) {
-        plain(map, static_cast<int>(n), memory.src, memory.dst);
-      } else {
-        with_sum(map, static_cast<int>(n), memory.src, memory.other, memory.dst);
-      }
+      apply(map, static_cast<int>(n), memory.src, memory.other, memory.dst);
     });
   };
 }
@@ -235,28 +245,22 @@ engine::Task plan_batch_norm_inference(const BatchNormLayer& layer, const BatchN
 
 namespace {
 
-template <class T, int kLanes>
-using OneGradSums = JoinedGradSums<T, kLanes, false>;
-template <class T, int kLanes>
-using TwoGradSums = JoinedGradSums<T, kLanes, true>;
-
 /// The loop over the images that stores the sums of each at `partials`.
 auto plan_sums(const BatchNormLayer& layer, const ChannelMap& map, const BatchNormBackward& memory) {
-  return
-      [=, plain = choose_with_relu<GradSums>(layer),
-       joined = memory.more_grad_dst == nullptr ? choose<OneGradSums>(layer) : choose<TwoGradSums>(layer)] {
-        const auto channels = static_cast<std::size_t>(map.shape.channels);
-        parallel_for(map.shape.batch, [&](std::ptrdiff_t image) {
-          const int n = static_cast<int>(image);
-          float* const own = memory.partials + static_cast<std::size_t>(n) * 2 * channels;
-          if (memory.dst == nullptr) {
-            plain(map, n, memory.src, memory.grad_dst, own, own + channels);
-          } else {
-            joined(map, n, memory.src, memory.dst, memory.grad_dst, memory.more_grad_dst, memory.joined, own,
-                   own + channels);
-          }
-        });
-      };
+  return [=, plain = choose_with<GradSums>(layer.relu, layer),
+          joined = choose_with<JoinedGradSums>(memory.more_grad_dst != nullptr, layer)] {
+    const auto channels = static_cast<std::size_t>(map.shape.channels);
+    parallel_for(map.shape.batch, [&](std::ptrdiff_t image) {
+      const int n = static_cast<int>(image);
+      float* const own = memory.partials + static_cast<std::size_t>(n) * 2 * channels;
+      if (memory.dst == nullptr) {
+        plain(map, n, memory.src, memory.grad_dst, own, own + channels);
+      } else {
+        joined(map, n, memory.src, memory.dst, memory.grad_dst, memory.more_grad_dst, memory.joined, own,
+               own + channels);
+      }
+    });
+  };
 }
 
 engine::Task begin_sums(const BatchNormLayer& layer, const char* what, const BatchNormBackward& memory) {
@@ -300,9 +304,8 @@ const std::byte* incoming(const BatchNormBackward& memory) {
 
 /// The loop over the images that computes the gradient of x; `means` [2, channels] are the sums divided by n.
 auto plan_grad_src(const BatchNormLayer& layer, const BatchNormBackward& memory, const float* means) {
-  BatchNormLayer behind = layer;
-  behind.relu = layer.relu && memory.dst == nullptr;  // the joined gradient is already masked
-  return [=, map = map_of(layer, memory.moments), apply = choose_with_relu<GradSrc>(behind)] {
+  const bool masks = layer.relu && memory.dst == nullptr;  // the joined gradient is already masked
+  return [=, map = map_of(layer, memory.moments), apply = choose_with<GradSrc>(masks, layer)] {
     parallel_for(map.shape.batch, [&](std::ptrdiff_t n) {
       apply(map, static_cast<int>(n), memory.src, incoming(memory), means, means + map.shape.channels,
             memory.grad_src);

@@ -1,78 +1,30 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
-#include <cstring>
+#include <type_traits>
 
 #include "cpu/batch_norm.hpp"
-#include "cpu/bf16.hpp"
+#include "cpu/batch_norm_span.hpp"
 
-/// The loops of batch normalization over one image, kLanes neighbouring channels at a time. Each is a kernel
-/// in the sense of simd.hpp.
+/// The loops of batch normalization over one image, some channels at a time. Each is a kernel in the sense of simd.hpp.
 namespace cifar_mpi::cpu::batch_norm {
 
-/// kLanes neighbouring channels. Passed by reference: by value a vector's ABI depends on the instruction set.
-template <int kLanes>
-struct Vectors {
-  typedef float Float __attribute__((vector_size(kLanes * sizeof(float))));
-  typedef std::uint32_t Word __attribute__((vector_size(kLanes * sizeof(float))));
-  typedef std::uint16_t Half __attribute__((vector_size(kLanes * sizeof(std::uint16_t))));
-};
-template <int kLanes>
-using Vec = typename Vectors<kLanes>::Float;
-
-template <int kLanes>
-[[gnu::always_inline]] inline void load(const float* from, Vec<kLanes>& to) {
-  std::memcpy(&to, from, sizeof(to));
-}
-
-template <int kLanes>
-[[gnu::always_inline]] inline void load(const bf16* from, Vec<kLanes>& to) {
-  typename Vectors<kLanes>::Half half;
-  std::memcpy(&half, from, sizeof(half));
-  const auto word = __builtin_convertvector(half, typename Vectors<kLanes>::Word) << 16;
-  std::memcpy(&to, &word, sizeof(to));
-}
-
-template <int kLanes>
-[[gnu::always_inline]] inline void store(const Vec<kLanes>& from, float* to) {
-  std::memcpy(to, &from, sizeof(from));
-}
-
-/// Rounds to nearest, ties to even; NaN stays NaN.
-template <int kLanes>
-[[gnu::always_inline]] inline void store(const Vec<kLanes>& from, bf16* to) {
-  typename Vectors<kLanes>::Word word;
-  std::memcpy(&word, &from, sizeof(word));
-  const auto rounded = (word + 0x7FFFu + ((word >> 16) & 1u)) >> 16;
-  const auto kept = from == from ? rounded : (word >> 16) | 0x40u;
-  const auto half = __builtin_convertvector(kept, typename Vectors<kLanes>::Half);
-  std::memcpy(static_cast<void*>(to), &half, sizeof(half));
-}
-
-/// kLanes channels from `channel` on, in the pixels of one image: `[p]` is their address in pixel p.
+/// The spans of some channels in all pixels of one image: `[i]` is the address of the i-th.
 template <class T>
-struct Pixels {
+struct Row {
   T* first;
-  int block;
+  int step;
 
-  [[gnu::always_inline]] Pixels(const BatchNormShape& shape, int image, int lies_in, int channel,
-                                T* activation)
-      : first(activation + std::ptrdiff_t{image} * shape.pixels * shape.channels +
-              std::ptrdiff_t{channel / lies_in} * shape.pixels * lies_in + channel % lies_in),
-        block(lies_in) {}
-  [[gnu::always_inline]] T* operator[](int pixel) const { return first + std::ptrdiff_t{pixel} * block; }
+  [[gnu::always_inline]] T* operator[](int i) const { return first + std::ptrdiff_t{i} * step; }
 };
 
-template <class T>
-[[gnu::always_inline]] inline Pixels<const T> pixels_of(const BatchNormShape& shape, int image, int block,
-                                                        int channel, const std::byte* activation) {
-  return {shape, image, block, channel, reinterpret_cast<const T*>(activation)};
-}
-template <class T>
-[[gnu::always_inline]] inline Pixels<T> pixels_of(const BatchNormShape& shape, int image, int block,
-                                                  int channel, std::byte* activation) {
-  return {shape, image, block, channel, reinterpret_cast<T*>(activation)};
+template <class S, class Byte>
+[[gnu::always_inline]] inline auto row_of(const BatchNormShape& shape, int image, int block, int channel,
+                                          Byte* activation) {
+  using T = std::conditional_t<std::is_const_v<Byte>, const typename S::T, typename S::T>;
+  const std::ptrdiff_t first = std::ptrdiff_t{image} * shape.pixels * shape.channels +
+                               std::ptrdiff_t{channel / block} * shape.pixels * block + channel % block;
+  return Row<T>{reinterpret_cast<T*>(activation) + first, block * S::kPixels};
 }
 
 /// Inputs of the loops over an image besides activations.
@@ -84,199 +36,218 @@ struct ChannelMap {
   const float* biases = nullptr;
 };
 
-/// scale · (x − mean) · rstd + bias of kLanes channels.
-template <int kLanes>
+/// scale · (x − mean) · rstd + bias of a span.
+template <class S>
 struct Map {
-  Vec<kLanes> mean, rstd, scale, bias, slope;
+  S mean, rstd, bias, slope;
 
-  [[gnu::always_inline]] Map(const ChannelMap& channel_map, int channel) {
-    load<kLanes>(channel_map.mean + channel, mean);
-    load<kLanes>(channel_map.rstd + channel, rstd);
-    scale = Vec<kLanes>{} + 1.0f;
-    if (channel_map.scale != nullptr) load<kLanes>(channel_map.scale + channel, scale);
-    load<kLanes>(channel_map.biases + channel, bias);
-    slope = scale * rstd;
+  [[gnu::always_inline]] Map(const ChannelMap& channel_map, int channel)
+      : mean(channel_map.mean + channel),
+        rstd(channel_map.rstd + channel),
+        bias(channel_map.biases + channel),
+        slope(rstd) {
+    if (channel_map.scale != nullptr) slope.multiply_by(S(channel_map.scale + channel));
   }
 };
 
-/// Two sums over the pixels of an image, each in four chains, so that additions do not wait for each other.
-template <int kLanes>
+/// Two sums over the pixels of an image for each channel of a row of spans, each in four chains of pixels, so that
+/// additions do not wait for each other.
+template <class S>
 struct TwoSums {
-  static constexpr int kChains = 4;
-  Vec<kLanes> first[kChains] = {}, second[kChains] = {};
+  static constexpr int kChains = 4 / S::kPixels;
+  S first, second;
 
-  /// `terms(pixel, a, b)` computes the terms of a pixel for both sums.
+  /// `terms(span, a, b)` computes the terms of a span for both sums.
   template <class Terms>
   [[gnu::always_inline]] TwoSums(int pixels, const Terms& terms) {
-    const auto add = [&](int chain, int pixel) __attribute__((always_inline)) {
-      Vec<kLanes> a, b;
-      terms(pixel, a, b);
-      first[chain] += a;
-      second[chain] += b;
+    S firsts[kChains], seconds[kChains];
+    const auto add = [&](int chain, int span) __attribute__((always_inline)) {
+      S a, b;
+      terms(span, a, b);
+      for (int i = 0; i < S::kParts; ++i) {
+        firsts[chain].part[i] += a.part[i];
+        seconds[chain].part[i] += b.part[i];
+      }
     };
-    int p = 0;
-    for (; p + kChains <= pixels; p += kChains) {
+    const int spans = pixels / S::kPixels;
+    int n = 0;
+    for (; n + kChains <= spans; n += kChains) {
 #pragma GCC unroll 4
-      for (int chain = 0; chain < kChains; ++chain) add(chain, p + chain);
+      for (int chain = 0; chain < kChains; ++chain) add(chain, n + chain);
     }
-    for (; p < pixels; ++p) add(0, p);
-    first[0] = (first[0] + first[1]) + (first[2] + first[3]);
-    second[0] = (second[0] + second[1]) + (second[2] + second[3]);
+    for (; n < spans; ++n) add(0, n);
+    total(firsts, first);
+    total(seconds, second);
+  }
+
+ private:
+  [[gnu::always_inline]] static void total(S (&chains)[kChains], S& sum) {
+    for (S& chain : chains) chain.sum_pixels();
+    for (int i = 0; i < S::kParts; ++i) {
+      sum.part[i] = chains[0].part[i] + chains[1].part[i];
+      if constexpr (kChains == 4) sum.part[i] += chains[2].part[i] + chains[3].part[i];
+    }
   }
 };
 
 /// For each channel of one image: its mean, and the sum of squares around it.
-template <class T, int kLanes>
+template <class S>
 struct Moments {
   [[gnu::always_inline]] static void run(const BatchNormShape& shape, int image, const std::byte* src,
                                          float* mean, float* squares) {
-    for (int c = 0; c < shape.channels; c += kLanes) {
-      const auto x = pixels_of<T>(shape, image, shape.src_block, c, src);
-      Vec<kLanes> around;
-      load<kLanes>(x[0], around);
-      const TwoSums<kLanes> sums(
-          shape.pixels, [&](int p, auto& value, auto& square) __attribute__((always_inline)) {
-            load<kLanes>(x[p], value);
-            value -= around;
-            square = value * value;
+    for (int c = 0; c < shape.channels; c += S::kChannels) {
+      const auto x = row_of<S>(shape, image, shape.src_block, c, src);
+      S around;
+      around.load(x[0]);
+      around.store_channels(mean + c);
+      around = S(mean + c);  // the first pixel's in all of them
+      TwoSums<S> sums(
+          shape.pixels, [&](int n, S& value, S& square) __attribute__((always_inline)) {
+            value.load(x[n]);
+            for (int i = 0; i < S::kParts; ++i) {
+              value.part[i] -= around.part[i];
+              square.part[i] = value.part[i] * value.part[i];
+            }
           });
-      const Vec<kLanes> shift = sums.first[0] / static_cast<float>(shape.pixels);
-      store<kLanes>(around + shift, mean + c);
-      store<kLanes>(sums.second[0] - sums.first[0] * shift, squares + c);
-    }
-  }
-};
-
-template <class T, int kLanes, bool kRelu>
-struct Forward {
-  [[gnu::always_inline]] static void run(const ChannelMap& channel_map, int image, const std::byte* src,
-                                         std::byte* dst) {
-    const BatchNormShape& shape = channel_map.shape;
-    for (int c = 0; c < shape.channels; c += kLanes) {
-      const auto x = pixels_of<T>(shape, image, shape.src_block, c, src);
-      const auto y = pixels_of<T>(shape, image, shape.dst_block, c, dst);
-      const Map<kLanes> map(channel_map, c);
-      for (int p = 0; p < shape.pixels; ++p) {
-        Vec<kLanes> value;
-        load<kLanes>(x[p], value);
-        value = (value - map.mean) * map.slope + map.bias;
-        if constexpr (kRelu) value = value < 0.0f ? Vec<kLanes>{} : value;
-        store<kLanes>(value, y[p]);
+      for (int i = 0; i < S::kParts; ++i) {
+        const auto shift = sums.first.part[i] / static_cast<float>(shape.pixels);
+        around.part[i] += shift;
+        sums.second.part[i] -= sums.first.part[i] * shift;
       }
+      around.store_channels(mean + c);
+      sums.second.store_channels(squares + c);
     }
   }
 };
 
-/// y = max(scale · (x − mean) · rstd + bias + other, 0); `other` has the layout of `dst`.
-template <class T, int kLanes>
-struct ForwardSum {
+/// y = scale · (x − mean) · rstd + bias, plus `other` with kSum, in the layout of `dst`; with kRelu max(y, 0).
+template <class S, bool kRelu, bool kSum>
+struct Apply {
   [[gnu::always_inline]] static void run(const ChannelMap& channel_map, int image, const std::byte* src,
                                          const std::byte* other, std::byte* dst) {
     const BatchNormShape& shape = channel_map.shape;
-    for (int c = 0; c < shape.channels; c += kLanes) {
-      const auto x = pixels_of<T>(shape, image, shape.src_block, c, src);
-      const auto more = pixels_of<T>(shape, image, shape.dst_block, c, other);
-      const auto y = pixels_of<T>(shape, image, shape.dst_block, c, dst);
-      const Map<kLanes> map(channel_map, c);
-      for (int p = 0; p < shape.pixels; ++p) {
-        Vec<kLanes> value, added;
-        load<kLanes>(x[p], value);
-        load<kLanes>(more[p], added);
-        value = (value - map.mean) * map.slope + map.bias + added;
-        store<kLanes>(value < 0.0f ? Vec<kLanes>{} : value, y[p]);
+    const int spans = shape.pixels / S::kPixels;
+    for (int c = 0; c < shape.channels; c += S::kChannels) {
+      const auto x = row_of<S>(shape, image, shape.src_block, c, src);
+      const auto more = row_of<S>(shape, image, shape.dst_block, c, kSum ? other : src);
+      const auto y = row_of<S>(shape, image, shape.dst_block, c, dst);
+      const Map<S> map(channel_map, c);
+      for (int n = 0; n < spans; ++n) {
+        S value, added;
+        value.load(x[n]);
+        if constexpr (kSum) added.load(more[n]);
+        for (int i = 0; i < S::kParts; ++i) {
+          auto& v = value.part[i];
+          v = (v - map.mean.part[i]) * map.slope.part[i] + map.bias.part[i];
+          if constexpr (kSum) v += added.part[i];
+          if constexpr (kRelu) v = v < 0.0f ? typename S::Float{} : v;
+        }
+        value.store(y[n]);
       }
     }
   }
 };
 
-/// The gradient of kLanes channels of one pixel after the ReLU's mask, and x − mean.
-template <bool kRelu, int kLanes, class T>
-[[gnu::always_inline]] inline void load_pair(const Map<kLanes>& map, const T* x, const T* g,
-                                             Vec<kLanes>& centred, Vec<kLanes>& grad) {
-  load<kLanes>(x, centred);
-  load<kLanes>(g, grad);
-  centred -= map.mean;
-  if constexpr (kRelu) grad = centred * map.slope + map.bias > 0.0f ? grad : Vec<kLanes>{};
+/// The gradient of a span after the ReLU's mask, and x − mean.
+template <bool kRelu, class S>
+[[gnu::always_inline]] inline void load_pair(const Map<S>& map, const typename S::T* x,
+                                             const typename S::T* g, S& centred, S& grad) {
+  centred.load(x);
+  grad.load(g);
+  for (int i = 0; i < S::kParts; ++i) {
+    centred.part[i] -= map.mean.part[i];
+    if constexpr (kRelu) {
+      const auto y = centred.part[i] * map.slope.part[i] + map.bias.part[i];
+      grad.part[i] = y > 0.0f ? grad.part[i] : typename S::Float{};
+    }
+  }
 }
 
 /// Σ g and Σ g·x̂ of each channel of one image.
-template <class T, int kLanes, bool kRelu>
+template <class S, bool kRelu>
 struct GradSums {
   [[gnu::always_inline]] static void run(const ChannelMap& channel_map, int image, const std::byte* src,
                                          const std::byte* grad_dst, float* sums, float* products) {
     const BatchNormShape& shape = channel_map.shape;
-    for (int c = 0; c < shape.channels; c += kLanes) {
-      const auto x = pixels_of<T>(shape, image, shape.src_block, c, src);
-      const auto g = pixels_of<T>(shape, image, shape.dst_block, c, grad_dst);
-      const Map<kLanes> map(channel_map, c);
-      const TwoSums<kLanes> both(
-          shape.pixels, [&](int p, auto& grad, auto& product) __attribute__((always_inline)) {
-            load_pair<kRelu>(map, x[p], g[p], product, grad);
-            product *= grad;
+    for (int c = 0; c < shape.channels; c += S::kChannels) {
+      const auto x = row_of<S>(shape, image, shape.src_block, c, src);
+      const auto g = row_of<S>(shape, image, shape.dst_block, c, grad_dst);
+      const Map<S> map(channel_map, c);
+      TwoSums<S> both(
+          shape.pixels, [&](int n, S& grad, S& product) __attribute__((always_inline)) {
+            load_pair<kRelu>(map, x[n], g[n], product, grad);
+            product.multiply_by(grad);
           });
-      store<kLanes>(both.first[0], sums + c);
-      store<kLanes>(both.second[0] * map.rstd, products + c);
+      both.second.multiply_by(map.rstd);
+      both.first.store_channels(sums + c);
+      both.second.store_channels(products + c);
     }
   }
 };
 
 /// The same where g is the sum of two gradients (of one: kTwo = false) if y > 0, else 0. It is stored in
 /// `joined`, which may be either of them.
-template <class T, int kLanes, bool kTwo>
+template <class S, bool kTwo>
 struct JoinedGradSums {
   [[gnu::always_inline]] static void run(const ChannelMap& channel_map, int image, const std::byte* src,
                                          const std::byte* dst, const std::byte* grad_dst,
                                          const std::byte* more_grad_dst, std::byte* joined, float* sums,
                                          float* products) {
     const BatchNormShape& shape = channel_map.shape;
-    for (int c = 0; c < shape.channels; c += kLanes) {
-      const auto x = pixels_of<T>(shape, image, shape.src_block, c, src);
-      const auto y = pixels_of<T>(shape, image, shape.dst_block, c, dst);
-      const auto a = pixels_of<T>(shape, image, shape.dst_block, c, grad_dst);
-      const auto b = pixels_of<T>(shape, image, shape.dst_block, c, kTwo ? more_grad_dst : grad_dst);
-      const auto g = pixels_of<T>(shape, image, shape.dst_block, c, joined);
-      const Map<kLanes> map(channel_map, c);
-      const TwoSums<kLanes> both(
-          shape.pixels, [&](int p, auto& grad, auto& product) __attribute__((always_inline)) {
-            Vec<kLanes> output, more;
-            load<kLanes>(y[p], output);
-            load<kLanes>(a[p], grad);
-            if constexpr (kTwo) {
-              load<kLanes>(b[p], more);
-              grad += more;
+    for (int c = 0; c < shape.channels; c += S::kChannels) {
+      const auto x = row_of<S>(shape, image, shape.src_block, c, src);
+      const auto y = row_of<S>(shape, image, shape.dst_block, c, dst);
+      const auto a = row_of<S>(shape, image, shape.dst_block, c, grad_dst);
+      const auto b = row_of<S>(shape, image, shape.dst_block, c, kTwo ? more_grad_dst : grad_dst);
+      const auto g = row_of<S>(shape, image, shape.dst_block, c, joined);
+      const Map<S> map(channel_map, c);
+      TwoSums<S> both(
+          shape.pixels, [&](int n, S& grad, S& product) __attribute__((always_inline)) {
+            S output, more;
+            output.load(y[n]);
+            grad.load(a[n]);
+            if constexpr (kTwo) more.load(b[n]);
+            for (int i = 0; i < S::kParts; ++i) {
+              if constexpr (kTwo) grad.part[i] += more.part[i];
+              grad.part[i] = output.part[i] > 0.0f ? grad.part[i] : typename S::Float{};
             }
-            grad = output > 0.0f ? grad : Vec<kLanes>{};
-            store<kLanes>(grad, g[p]);
-            load<kLanes>(g[p], grad);  // rounded, as the other loop reads it
-            load<kLanes>(x[p], product);
-            product = (product - map.mean) * grad;
+            grad.round();  // as the other loop reads it
+            grad.store_rounded(g[n]);
+            product.load(x[n]);
+            for (int i = 0; i < S::kParts; ++i)
+              product.part[i] = (product.part[i] - map.mean.part[i]) * grad.part[i];
           });
-      store<kLanes>(both.first[0], sums + c);
-      store<kLanes>(both.second[0] * map.rstd, products + c);
+      both.second.multiply_by(map.rstd);
+      both.first.store_channels(sums + c);
+      both.second.store_channels(products + c);
     }
   }
 };
 
 /// `sums` and `products` are those of the batch, divided by n.
-template <class T, int kLanes, bool kRelu>
+template <class S, bool kRelu>
 struct GradSrc {
   [[gnu::always_inline]] static void run(const ChannelMap& channel_map, int image, const std::byte* src,
                                          const std::byte* grad_dst, const float* sums, const float* products,
                                          std::byte* grad_src) {
     const BatchNormShape& shape = channel_map.shape;
-    for (int c = 0; c < shape.channels; c += kLanes) {
-      const auto x = pixels_of<T>(shape, image, shape.src_block, c, src);
-      const auto g = pixels_of<T>(shape, image, shape.dst_block, c, grad_dst);
-      const auto grad_x = pixels_of<T>(shape, image, shape.src_block, c, grad_src);
-      const Map<kLanes> map(channel_map, c);
-      Vec<kLanes> sum, product;
-      load<kLanes>(sums + c, sum);
-      load<kLanes>(products + c, product);
-      product *= map.rstd;
-      for (int p = 0; p < shape.pixels; ++p) {
-        Vec<kLanes> centred, grad;
-        load_pair<kRelu>(map, x[p], g[p], centred, grad);
-        store<kLanes>((grad - sum - centred * product) * map.slope, grad_x[p]);
+    const int spans = shape.pixels / S::kPixels;
+    for (int c = 0; c < shape.channels; c += S::kChannels) {
+      const auto x = row_of<S>(shape, image, shape.src_block, c, src);
+      const auto g = row_of<S>(shape, image, shape.dst_block, c, grad_dst);
+      const auto grad_x = row_of<S>(shape, image, shape.src_block, c, grad_src);
+      const Map<S> map(channel_map, c);
+      const S sum(sums + c);
+      S product(products + c);
+      product.multiply_by(map.rstd);
+      for (int n = 0; n < spans; ++n) {
+        S centred, grad;
+        load_pair<kRelu>(map, x[n], g[n], centred, grad);
+        for (int i = 0; i < S::kParts; ++i) {
+          auto& v = grad.part[i];
+          v = (v - sum.part[i] - centred.part[i] * product.part[i]) * map.slope.part[i];
+        }
+        grad.store(grad_x[n]);
       }
     }
   }

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -155,6 +156,7 @@ std::vector<Case> cases() {
       for (const int src : {1, 8, 16, 32}) {
         for (const int dst : {8, 16, 32}) all.push_back({{3, 13, 32, src, dst}, precision, relu});
       }
+      for (const int pixels : {8, 14}) all.push_back({{3, pixels, 32, 16, 16}, precision, relu});
       all.push_back({{2, 5, 5, 5, 5}, precision, relu});
       all.push_back({{6, 1, 24, 24, 8}, precision, relu});
     }
@@ -282,15 +284,38 @@ TEST(BatchNorm, TakesGivenStatisticsInEvaluation) {
   EXPECT_LE(distance(run.y(), wanted), 8.0 * kFp32Unit);
 }
 
+TEST(BatchNorm, HasTheSameBitsInAnyLayout) {
+  for (const Precision precision : {Precision::fp32, Precision::bf16}) {
+    const auto results = [&](int block) {
+      NormRun run({{3, 12, 32, block, block}, precision, true});
+      testing::run(run.forward());
+      testing::run(run.backward(run.grad_src.data()));
+      return std::vector<Array>{run.y(),
+                                run.grad_x(),
+                                widened(run.mean),
+                                widened(run.variance),
+                                widened(run.grad_scale),
+                                widened(run.grad_biases)};
+    };
+    const std::vector<Array> wanted = results(1);
+    for (const int block : {8, 16, 32})
+      EXPECT_EQ(results(block), wanted) << to_string(precision) << ' ' << block;
+  }
+}
+
 TEST(BatchNorm, KeepsNaN) {
   for (const Precision precision : {Precision::fp32, Precision::bf16}) {
-    NormRun run({{2, 3, 16, 16, 16}, precision, true});
-    run.x[5] = std::numeric_limits<double>::quiet_NaN();
-    run.src = in_memory(run.c.shape, 16, precision, run.x);
-    testing::run(run.forward());
-    EXPECT_TRUE(std::isnan(run.y()[5]));
-    EXPECT_TRUE(std::isnan(run.mean[5]));
-    EXPECT_FALSE(std::isnan(run.y()[4]));
+    for (const int pixels : {3, 4}) {
+      NormRun run({{2, pixels, 16, 16, 16}, precision, true});
+      run.x[5] = std::numeric_limits<double>::quiet_NaN();
+      run.src = in_memory(run.c.shape, 16, precision, run.x);
+      run.biases[7] = std::bit_cast<float>(0x7FFFFFFFu);  // the next number would be −0
+      testing::run(run.forward());
+      EXPECT_TRUE(std::isnan(run.y()[5]));
+      EXPECT_TRUE(std::isnan(run.y()[7]));
+      EXPECT_TRUE(std::isnan(run.mean[5]));
+      EXPECT_FALSE(std::isnan(run.y()[4]));
+    }
   }
 }
 
