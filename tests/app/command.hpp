@@ -32,7 +32,7 @@ inline const std::string kShellSettings =
 /// minutes on a busy one.
 inline Outcome run_command(const std::string& command) {
   const std::string guarded =
-      "timeout -k 5 500 bash -c " + in_quotes(kShellSettings + command) + " 2>&1 </dev/null";
+      "timeout -k 5 300 bash -c " + in_quotes(kShellSettings + command) + " 2>&1 </dev/null";
   std::FILE* pipe = popen(guarded.c_str(), "r");
   if (pipe == nullptr) throw std::runtime_error("popen failed");
   Outcome outcome;

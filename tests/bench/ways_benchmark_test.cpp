@@ -85,7 +85,7 @@ WayBenchmark benchmark(const std::string& way, double slow_factor = 1.0, int rou
 /// a wrong benchmark ever finds.
 WayBenchmark benchmark_within(double most, const std::string& way, double slow_factor = 1.0, int rounds = 3) {
   WayBenchmark b = benchmark(way, slow_factor, rounds);
-  for (int time = 1; time < 30 && b.step_s >= most; ++time) b = benchmark(way, slow_factor, rounds);
+  for (int time = 1; time < 10 && b.step_s >= most; ++time) b = benchmark(way, slow_factor, rounds);
   return b;
 }
 

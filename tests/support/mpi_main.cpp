@@ -74,7 +74,7 @@ class Watchdog {
   }
 
  private:
-  static constexpr std::chrono::seconds kLimit{500};
+  static constexpr std::chrono::seconds kLimit{300};
 
   void watch() {
     std::unique_lock lock(mutex_);

@@ -64,8 +64,8 @@ class FftGroup final : public PlannedGroup {
     return arena.take_array<float>(shape.floats() * static_cast<std::size_t>(pieces));
   }
 
-  /// The images' spectra live from the forward pass to the weight gradient, which does not read the images
-  /// again, unless it recomputes them.
+  /// The images' spectra live from the forward pass to the weight gradient, which reads the images again only
+  /// if it recomputes their spectra.
   ConvFftMemory memory_for(const Operands& operands, Arena& arena) const {
     const bool trains = operands.params[0].grad != nullptr, keeps = trains && !conv_.recomputes;
     ConvFftMemory memory;

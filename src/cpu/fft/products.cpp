@@ -108,6 +108,11 @@ template <class V, int kVectors, ProductKind kKind>
   for (; m + kRows <= shape.rows; m += kRows) {
     tile<V, kRows, kVectors, kKind>(shape, next.take(), a + m * shape.a.row, b, c + m * shape.c.row);
   }
+  if constexpr (kIsHalf) {
+    constexpr int kHalf = kRows / 2;
+    for (; m + kHalf <= shape.rows; m += kHalf)
+      tile<V, kHalf, kVectors, kKind>(shape, next.take(), a + m * shape.a.row, b, c + m * shape.c.row);
+  }
   for (; m < shape.rows; ++m)
     tile<V, 1, kVectors, kKind>(shape, next.take(), a + m * shape.a.row, b, c + m * shape.c.row);
 }
