@@ -23,8 +23,8 @@ struct Request {
 /// times vary as recorded. It waits for collectives where the step program does. A collective is replayed message by message
 /// (forecast/all_reduce.hpp) on nodes with as many ranks as the largest recorded node.
 ///
-/// The model leaves out switches that are slower than the links, processor time that messages take from concurrent
-/// computation, and the lower efficiency of kernels on small batches.
+/// Processor time that messages take from computation counts as recorded, in proportion to the bytes of a ring. The model
+/// leaves out switches that are slower than the links, and the lower efficiency of kernels on small batches.
 ///
 /// Throws Error{usage} if the timeline has no all-reduces to replay: one rank, parameter servers, or no complete step.
 std::vector<std::string> forecast(const report::Timeline& timeline, const Request& request);
