@@ -54,7 +54,7 @@ struct Span {
       store_pairs(channels, kAllLanes);
     }
   }
-  /// Adds the values of all pixels, the sum to stand in each of them.
+  /// Adds the values of all pixels, and leaves the sum in each of them.
   [[gnu::always_inline]] void sum_pixels() {
     if constexpr (kPixels == 2) add_turned(kAllLanes);
   }

@@ -171,7 +171,7 @@ TEST_F(Programs, RefuseRanksThatWereStartedInAnotherWay) {
     expect_refusal(outcome, 2, part);
     EXPECT_NE(outcome.output.find("start all ranks with the same program and options"), std::string::npos);
   }
-  for (const char* wrong : {" --foo", " --config nope"}) {  // an unknown option, and a file that does not exist
+  for (const char* wrong : {" --foo", " --config nope"}) {
     const Outcome outcome = outcome_of(train, train + wrong);
     expect_refusal(outcome, 2, "(on a rank other than 0, host ");
   }
