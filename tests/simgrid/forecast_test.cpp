@@ -29,10 +29,12 @@ struct Simulated {
   double wrong = -1.0;
 };
 
-/// The switch has no limits, the links of the nodes carry both directions at once, and additions take no time.
-Simulated simulate(const Case& c) {
+/// Runs `program` on simulated nodes. The switch has no limits, the links of the nodes carry both directions at once, and
+/// only what `options` says takes time besides messages. The collectives of Open MPI start 256 ranks in seconds, SMPI's own
+/// in many minutes; `bruck` avoids an error in one of them.
+std::string simulated(const std::string& program, int ranks, int per_node, const std::string& options) {
   const TempDir dir;
-  const int nodes = (c.ranks + c.per_node - 1) / c.per_node;
+  const int nodes = (ranks + per_node - 1) / per_node;
   std::ofstream(dir / "platform.xml")
       << "<?xml version='1.0'?><!DOCTYPE platform SYSTEM \"https://simgrid.org/simgrid.dtd\"><platform "
          "version=\"4.1\"><cluster id=\"c\" prefix=\"n\" suffix=\"\" radical=\"0-"
@@ -41,18 +43,29 @@ Simulated simulate(const Case& c) {
          "sharing_policy=\"SPLITDUPLEX\"/></platform>";
   {
     std::ofstream hosts(dir / "hosts");
-    for (int r = 0; r < c.ranks; ++r) hosts << "n" << r / c.per_node << "\n";
+    for (int r = 0; r < ranks; ++r) hosts << "n" << r / per_node << "\n";
   }
-  const std::string command = concat(
-      "cd ", dir.path(), " && timeout 300 smpirun -np ", c.ranks,
-      " -platform platform.xml -hostfile hosts --cfg=smpi/simulate-computation:no --cfg=smpi/test:0 "
-      "--cfg=network/crosstraffic:0 --cfg=network/TCP-gamma:0 --cfg=smpi/bw-factor:0:1.0 "
-      "--cfg=smpi/lat-factor:0:1.0 --cfg=smpi/allgather:bruck --log=root.thresh:error " CIFAR_MPI_ON_SMPI " ",
-      to_string(c.pattern), " ", c.bytes, " ", c.wire);
-  Simulated found;
+  const std::string command =
+      concat("cd ", dir.path(), " && timeout 1000 smpirun -np ", ranks,
+             " -platform platform.xml -hostfile hosts --cfg=smpi/simulate-computation:no "
+             "--cfg=network/crosstraffic:0 "
+             "--cfg=network/TCP-gamma:0 --cfg=smpi/bw-factor:0:1.0 --cfg=smpi/lat-factor:0:1.0 "
+             "--cfg=smpi/coll-selector:ompi --cfg=smpi/allgather:bruck --log=root.thresh:error ",
+             options, " ", program);
+  std::string said;
   FILE* const output = popen(command.c_str(), "r");
-  if (std::fscanf(output, "%lf %lf", &found.seconds, &found.wrong) != 2) found.wrong = -1.0;
-  pclose(output);
+  for (int c = 0; (c = std::fgetc(output)) != EOF;) said.push_back(static_cast<char>(c));
+  const int status = pclose(output);
+  EXPECT_EQ(status, 0) << command << '\n' << said;
+  return said;
+}
+
+Simulated simulate(const Case& c) {
+  const std::string said =
+      simulated(concat(CIFAR_MPI_ALL_REDUCE_ON_SMPI " ", to_string(c.pattern), " ", c.bytes, " ", c.wire),
+                c.ranks, c.per_node, "--cfg=smpi/test:0");
+  Simulated found;
+  if (std::sscanf(said.c_str(), "%lf %lf", &found.seconds, &found.wrong) != 2) found.wrong = -1.0;
   return found;
 }
 
@@ -88,11 +101,25 @@ TEST(ForecastAgainstSimGrid, IsWithinATenthOnManyRanks) {
   if (sizes == nullptr) GTEST_SKIP() << "takes minutes; set CIFAR_MPI_SIMGRID_SIZES=all";
   for (const auto& [_, pattern] : names_of(Pattern{})) {
     for (const int per_node : {1, 4}) {
+      // SMPI gives two messages from one rank to another half of the link each; a connection sends one after the other.
+      if (pattern == Pattern::ring && per_node > 1) continue;
       for (const int ranks : {2, 3, 4, 8, 13, 16, 64, 128, 256}) {
         for (const std::size_t bytes : {4096, 65536})
           if (ranks > per_node) compare({pattern, ranks, per_node, bytes});
       }
     }
+  }
+}
+
+/// The steps of tests/comm: all-reduces without windows, sums between compute tasks, local averages and servers.
+TEST(UpdatesOnSimGrid, GiveTheRightParameters) {
+  for (const int ranks : {4, 8}) {
+    const std::string said = simulated(
+        CIFAR_MPI_UPDATES_ON_SMPI
+        " '--gtest_filter=*ReducedStep*:*StepWithRankSums*:AllReduceUpdate.SumsSeveral*:ServerUpdate.Adds*:"
+        "ServerUpdate.Tells*:ServerUpdate.Completes*-*/window'",
+        ranks, 1, "--cfg=smpi/test:1e-5");
+    EXPECT_NE(said.find("[  PASSED  ] 14 tests."), std::string::npos) << said;
   }
 }
 
