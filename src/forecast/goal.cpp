@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <initializer_list>
 #include <iterator>
 #include <map>
 #include <span>
+#include <string_view>
 #include <utility>
 
 #include "cifar_mpi/base/error.hpp"
@@ -60,9 +60,11 @@ class Schedule {
                                          kMostOperations, " operations; forecast fewer ranks"));
   }
 
-  /// Takes the text of all nodes.
-  std::string take() {
-    std::string text;
+  /// Takes the text of all nodes, after `text`.
+  std::string take(std::string text) {
+    std::size_t size = text.size();
+    for (const Node& node : nodes_) size += node.text.size() + kBraces;
+    text.reserve(size);
     for (std::size_t n = 0; n < nodes_.size(); ++n) {
       text += fmt::format("\nrank {} {{\n", n);
       text += std::exchange(nodes_[n].text, {});
@@ -72,6 +74,7 @@ class Schedule {
   }
 
  private:
+  static constexpr std::size_t kBraces = 32;  ///< bytes at most around a node's text
   struct Node {
     std::string text;
     int last = 0;
@@ -82,9 +85,8 @@ class Schedule {
   }
 
   int add(int rank, const Ops& after, std::string_view what) {
-    if (++operations_ > kMostOperations)
-      throw Error(ErrorKind::usage, concat("--goal: a step of ", cluster_.ranks, " ranks has more than ",
-                                           kMostOperations, " operations; forecast fewer ranks"));
+    require_room(1);
+    ++operations_;
     Node& node = nodes_[static_cast<std::size_t>(node_of(rank))];
     ++node.last;
     fmt::format_to(std::back_inserter(node.text), "l{}: {}\n", node.last, what);
@@ -239,7 +241,7 @@ class Writer {
         at_(now_.size()),
         ends_(step.patterns.size(), Ops(now_.size())) {}
 
-  std::string write() {
+  std::string write(std::string head) {
     Exchange exchange(step_, schedule_);
     for (std::size_t c = 0; c < ends_.size(); ++c) {
       for (std::size_t r = 0; r < now_.size(); ++r) {
@@ -251,7 +253,7 @@ class Writer {
       exchange.run(step_.patterns[c], step_.floats[c], ends_[c]);
     }
     for (std::size_t r = 0; r < now_.size(); ++r) advance(r, ends_.size());
-    return schedule_.take();
+    return schedule_.take(std::move(head));
   }
 
  private:
@@ -284,15 +286,13 @@ std::string goal_schedule(const ExportedStep& step) {
     throw Error(ErrorKind::usage,
                 concat("--goal: a schedule has at most ", kMostPerNode, " ranks per node, and the run has ",
                        cluster.per_node, "; forecast a run with fewer ranks per node"));
-  return fmt::format(
-             "// A step of {} ranks, {} per node. A rank in this file is a node.\n"
-             "// cpu 0: messages; cpu 1 to {}: work of the node's ranks; above: their sums and copies.\n"
-             "// The links of the forecast: LogGOPSim -L {} -o 0 -g 0 -G {:.6g} -O 0 -S 2147483647\n"
-             "num_ranks {}\n",
-             cluster.ranks, cluster.per_node, cluster.per_node,
-             std::llround(1e9 * cluster.links.seconds(0.0, 1)), 1e9 / cluster.links.bytes_per_s,
-             cluster.nodes()) +
-         Writer(step).write();
+  return Writer(step).write(fmt::format(
+      "// A step of {} ranks, {} per node. A rank in this file is a node.\n"
+      "// cpu 0: messages; cpu 1 to {}: work of the node's ranks; above: their sums and copies.\n"
+      "// The links of the forecast: LogGOPSim -L {} -o 0 -g 0 -G {:.6g} -O 0 -S 2147483647\n"
+      "num_ranks {}\n",
+      cluster.ranks, cluster.per_node, cluster.per_node, std::llround(1e9 * cluster.links.seconds(0.0, 1)),
+      1e9 / cluster.links.bytes_per_s, cluster.nodes()));
 }
 
 }  // namespace cifar_mpi::forecast
