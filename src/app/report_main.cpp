@@ -19,7 +19,7 @@ int main(int argc, char** argv) {
       ->check(app::not_empty());
   cli.add_option("--baseline", request.baseline, "Run with fewer ranks to compare the time per image with")
       ->check(app::not_empty());
-  std::string link, links;
+  std::string link, links, goal, chakra;
   std::vector<int> ranks;
   auto* const forecast =
       cli.add_option("--forecast", ranks, "Numbers of ranks to forecast the first run on: 16,256")
@@ -31,6 +31,12 @@ int main(int argc, char** argv) {
       cli.add_option("--links", links, "Links of study.json, or of cifar_mpi_bench links --json")
           ->needs(forecast);
   link_option->excludes(links_option);
+  cli.add_option("--goal", goal, "Write a step on --forecast N ranks in GOAL to this file")
+      ->needs(forecast)
+      ->check(app::not_empty());
+  cli.add_option("--chakra", chakra, "The same as Chakra traces PREFIX.R.et, for each rank R")
+      ->needs(forecast)
+      ->check(app::not_empty());
   app::add_help(cli,
                 "Examples:\n  cifar_mpi_report runs/tutorial\n"
                 "  cifar_mpi_report runs/tutorial --forecast 16,256 --link 20us,10gbit\n");
@@ -39,7 +45,11 @@ int main(int argc, char** argv) {
         if (link.empty() && links.empty())
           throw Error(ErrorKind::usage,
                       "--forecast needs the speed of the links: add --link 20us,10gbit or --links FILE");
-        request.forecast = {ranks, links.empty() ? forecast::parse_links(link) : forecast::read_links(links)};
+        request.forecast = {
+            .ranks = ranks,
+            .links = links.empty() ? forecast::parse_links(link) : forecast::read_links(links),
+            .goal = goal,
+            .chakra = chakra};
       })) {
     return *code;
   }

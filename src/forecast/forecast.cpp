@@ -6,14 +6,17 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <span>
 #include <string_view>
 #include <utility>
 
+#include "cifar_mpi/base/atomic_file.hpp"
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/comm/collective.hpp"
 #include "comm/collectives.hpp"
 #include "forecast/all_reduce.hpp"
+#include "forecast/export.hpp"
 #include "forecast/step_replay.hpp"
 
 namespace cifar_mpi::forecast {
@@ -52,6 +55,7 @@ class Forecaster {
   std::string head() const;
   std::string line(int ranks) const;
   std::string fixed_batch() const;
+  ExportedStep exported(int ranks) const;
 
  private:
   double floats_of(std::size_t bucket) const {
@@ -215,18 +219,41 @@ std::string Forecaster::fixed_batch() const {
       images, last.ranks, 1e3 * last.step_s, last.efficiency);
 }
 
+ExportedStep Forecaster::exported(int ranks) const {
+  ExportedStep step{.recording = recording_,
+                    .cluster = cluster_of(ranks),
+                    .amount = amount(ranks, 1.0),
+                    .names = {},
+                    .floats = {},
+                    .patterns = patterns(cluster_of(ranks), false),
+                    .float_bytes = float_bytes_};
+  for (std::size_t b = 0; b < step.patterns.size(); ++b) {
+    step.names.push_back(timeline_.tasks[static_cast<std::size_t>(recording_.collectives[b].task)].name);
+    step.floats.push_back(floats_of(b));
+  }
+  return step;
+}
+
 [[noreturn]] void refuse(const std::string& why) {
   throw Error(ErrorKind::usage, concat("--forecast cannot use this run: ", why));
 }
 
-}  // namespace
-
-std::vector<std::string> forecast(const report::Timeline& timeline, const Request& request) {
+void check(const report::Timeline& timeline) {
   if (is_served(timeline)) refuse("it used parameter servers; record a run with --update all-reduce");
   if (report::collectives_of(timeline).empty())
     refuse("it recorded no all-reduces; record a run on at least two ranks");
   if (report::sampled_steps(timeline).steps.empty())
     refuse("no step was recorded on all ranks; record a run with more steps");
+}
+
+void write(const std::string& path, const std::string& text) {
+  write_atomically(path, std::as_bytes(std::span(text)));
+}
+
+}  // namespace
+
+std::vector<std::string> forecast(const report::Timeline& timeline, const Request& request) {
+  check(timeline);
   const Forecaster forecaster(timeline, request.links);
   std::vector<std::string> lines{
       concat("forecast from the steps recorded on ", timeline.hosts.size(),
@@ -235,6 +262,30 @@ std::vector<std::string> forecast(const report::Timeline& timeline, const Reques
       forecaster.head()};
   for (const int ranks : request.ranks) lines.push_back(forecaster.line(ranks));
   if (timeline.images_per_rank > 0) lines.push_back(forecaster.fixed_batch());
+  return lines;
+}
+
+std::vector<std::string> export_step(const report::Timeline& timeline, const Request& request) {
+  check(timeline);
+  if (request.ranks.size() != 1)
+    throw Error(ErrorKind::usage, concat("--goal and --chakra write a step of one number of ranks; give "
+                                         "--forecast one number, not ",
+                                         request.ranks.size()));
+  const int ranks = request.ranks.front();
+  if (!request.chakra.empty() && ranks > kMostTraces)
+    throw Error(ErrorKind::usage, concat("--chakra writes a file for each rank, at most ", kMostTraces,
+                                         ", not ", ranks, "; forecast fewer ranks"));
+  const Forecaster forecaster(timeline, request.links);
+  const ExportedStep step = forecaster.exported(ranks);
+  std::vector<std::string> lines;
+  if (!request.goal.empty()) {
+    write(request.goal, goal_schedule(step));
+    lines.push_back(fmt::format("{:<14}  {}", "GOAL", request.goal));
+  }
+  if (request.chakra.empty()) return lines;
+  for (int r = 0; r < ranks; ++r) write(concat(request.chakra, ".", r, ".et"), chakra_trace(step, r));
+  lines.push_back(
+      fmt::format("{:<14}  {}.0.et to {}.{}.et", "Chakra", request.chakra, request.chakra, ranks - 1));
   return lines;
 }
 

@@ -92,8 +92,7 @@ class Replay {
 
   void run(int step, const Collectives& collectives) {
     for (std::size_t r = 0; r < steps_.size(); ++r) {
-      const auto bits = random4(0, RandomPurpose::synthetic, r, static_cast<std::uint32_t>(step))[0];
-      steps_[r] = &recording_.steps[uniform_below(bits, static_cast<std::uint32_t>(recording_.steps.size()))];
+      steps_[r] = &drawn_step(recording_, r, step);
       at_[r] = 0;
     }
     for (std::size_t c = 0; c < ends_.size(); ++c) {
@@ -118,7 +117,7 @@ class Replay {
     const auto& actions = steps_[rank]->actions;
     for (std::size_t& at = at_[rank]; at < actions.size();) {
       const RecordedStep::Action& action = actions[at++];
-      now_[rank] += action.fixed_s + amount_.batch * action.batch_s + amount_.messages * action.messages_s;
+      now_[rank] += seconds_of(action, amount_);
       if (action.kind == Kind::wait && action.collective < until)
         now_[rank] = std::max(now_[rank], ends_[action.collective][rank]);
       if (action.kind == Kind::ready && action.collective == until) return;
@@ -134,6 +133,15 @@ class Replay {
 };
 
 }  // namespace
+
+const RecordedStep& drawn_step(const Recording& recording, std::size_t rank, int step) {
+  const auto bits = random4(0, RandomPurpose::synthetic, rank, static_cast<std::uint32_t>(step))[0];
+  return recording.steps[uniform_below(bits, static_cast<std::uint32_t>(recording.steps.size()))];
+}
+
+double seconds_of(const RecordedStep::Action& action, const Amount& amount) {
+  return action.fixed_s + amount.batch * action.batch_s + amount.messages * action.messages_s;
+}
 
 Recording record_of(const report::Timeline& timeline) {
   const report::SampledSteps sampled = report::sampled_steps(timeline);

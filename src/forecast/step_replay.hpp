@@ -29,14 +29,20 @@ struct Recording {
 };
 Recording record_of(const report::Timeline& timeline);
 
-/// Runs collective `index`; `when` has the time at which each rank is ready for it, and then the time at which it ends there.
-using Collectives = std::function<void(std::size_t index, std::vector<double>& when)>;
+/// The recorded step that a simulated rank repeats in its step number `step`: drawn at random, and the same each time.
+const RecordedStep& drawn_step(const Recording& recording, std::size_t rank, int step);
 
 /// How many times as much a rank does as in the recording.
 struct Amount {
   double batch = 1.0;
   double messages = 1.0;
 };
+
+/// How long the action's work takes.
+double seconds_of(const RecordedStep::Action& action, const Amount& amount);
+
+/// Runs collective `index`; `when` has the time at which each rank is ready for it, and then the time at which it ends there.
+using Collectives = std::function<void(std::size_t index, std::vector<double>& when)>;
 
 /// Mean seconds of a step over `steps` steps on `ranks` ranks.
 double step_seconds(const Recording& recording, int ranks, const Amount& amount, int steps,

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
 #include <span>
 
@@ -51,9 +52,13 @@ void report_runs(const ReportRequest& request, const Log& log) {
   if (!request.baseline.empty())
     baseline = load_timeline(request.baseline, "nothing can be compared with it");
   std::vector<std::string> forecast;
-  if (request.forecast)
-    forecast = forecast::forecast(load_timeline(request.run_dirs.front(), "nothing can be forecast from it"),
-                                  *request.forecast);
+  if (request.forecast) {
+    const report::Timeline timeline =
+        load_timeline(request.run_dirs.front(), "nothing can be forecast from it");
+    forecast = forecast::forecast(timeline, *request.forecast);
+    if (!request.forecast->goal.empty() || !request.forecast->chakra.empty())
+      std::ranges::copy(forecast::export_step(timeline, *request.forecast), std::back_inserter(forecast));
+  }
   for (Run& run : runs) run.verdict = verdict_of(run, baseline ? &*baseline : nullptr);
   name_runs(runs);
   for (const Run& run : runs) tell(run, runs.size() > 1, log);

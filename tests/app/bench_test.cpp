@@ -218,6 +218,14 @@ TEST_F(Bench, RecordsAWayForTheForecast) {
   EXPECT_EQ(forecast.code, 0) << forecast.output;
   EXPECT_NE(forecast.output.find("recorded on 2 ranks"), std::string::npos) << forecast.output;
   EXPECT_EQ(forecast.output.find("no core for its work"), std::string::npos) << forecast.output;
+  const std::string exporting = concat(test::kReport, " ", file("run"), " --link 20us,10gbit --goal ",
+                                       file("step.goal"), " --chakra ", file("step"), " --forecast ");
+  expect_refusal(test::run_command(exporting + "4,8"), exit_code(ErrorKind::usage), "one number, not 2");
+  const test::Outcome exported = test::run_command(exporting + "4");
+  EXPECT_EQ(exported.code, 0) << exported.output;
+  EXPECT_NE(exported.output.find("step.0.et to "), std::string::npos) << exported.output;
+  EXPECT_TRUE(exists(DirectoryEntry(file("step.3.et"))));
+  EXPECT_NE(read_file(file("step.goal")).find("// A step of 4 ranks, 2 per node."), std::string::npos);
   const test::Outcome brief =
       test::run_command(concat(test::kMpirun, " -np 2 ", ways, " --ways all-reduce --seconds 0.002"));
   EXPECT_NE(brief.output.find("too few steps: raise --seconds"), std::string::npos) << brief.output;

@@ -26,6 +26,10 @@ TEST_F(ReportProgram, EndsWithTheCodeOfWhatIsWrong) {
                  "run-dir is missing; example: cifar_mpi_report runs/tutorial; see --help");
   expect_refusal(run_command(kReport + " " + file("nowhere")), 4, "nowhere does not exist");
   expect_refusal(run_command(kReport + " " + file("small.h5")), 4, "is not a folder");
+  const std::string goal = " --goal " + file("step.goal");
+  expect_refusal(run_command(kReport + " " + file("bare") + goal), 2, "--goal needs --forecast");
+  expect_refusal(run_command(kReport + " " + file("bare") + " --forecast 4 --link 1us,1gbit" + goal), 4,
+                 "nothing can be forecast from it");
   expect_refusal(run_command(kReport + " " + file("bare") + " --html " + file("none/page.html")), 5,
                  "none/page.html");
   expect_refusal(run_command(kReport + " " + file("bare") + " --html " + file("page.html") + " >/dev/full"),
