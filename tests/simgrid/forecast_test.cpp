@@ -4,6 +4,8 @@
 #include <cmath>
 #include <cstdio>
 #include <fstream>
+#include <stdexcept>
+#include <string>
 
 #include "../support/temp_dir.hpp"
 #include "cifar_mpi/base/text.hpp"
@@ -54,6 +56,7 @@ std::string simulated(const std::string& program, int ranks, int per_node, const
              options, " ", program);
   std::string said;
   FILE* const output = popen(command.c_str(), "r");
+  if (output == nullptr) throw std::runtime_error("no shell can be started");
   for (int c = 0; (c = std::fgetc(output)) != EOF;) said.push_back(static_cast<char>(c));
   const int status = pclose(output);
   EXPECT_EQ(status, 0) << command << '\n' << said;
@@ -111,7 +114,7 @@ TEST(ForecastAgainstSimGrid, IsWithinATenthOnManyRanks) {
   }
 }
 
-/// The steps of tests/comm: all-reduces without windows, sums between compute tasks, local averages and servers.
+/// The steps of tests/comm: all-reduces without windows, sums between compute tasks and of several blocks, and servers.
 TEST(UpdatesOnSimGrid, GiveTheRightParameters) {
   for (const int ranks : {4, 8}) {
     const std::string said = simulated(
