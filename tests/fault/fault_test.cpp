@@ -127,7 +127,9 @@ TEST_F(Fault, AServerThatIsStoppedIsNamedAndTheRunGoesOnFromTheCheckpoint) {
 }
 
 TEST_F(Fault, RanksStopWithACheckpointWhenTheirMpirunIsKilled) {
-  Process job = start(under_mpirun(with(endless("orphans"), {"--checkpoint-every", "1000000"})), {},
+  // Open MPI ends ranks about a second after their mpirun, which a busy machine may need for a few steps.
+  const Environment patient{{"OMPI_MCA_mpi_abort_delay", "5"}};
+  Process job = start(under_mpirun(with(endless("orphans"), {"--checkpoint-every", "1000000"})), patient,
                       file("orphans.log"));
   const auto ranks = ranks_in_training(job, "orphans");
   ASSERT_EQ(ranks.size(), 3u);
@@ -135,7 +137,8 @@ TEST_F(Fault, RanksStopWithACheckpointWhenTheirMpirunIsKilled) {
   for (const auto& [rank, pid] : ranks)
     EXPECT_TRUE(wait_until(kLaunchers, [pid = pid] { return !runs(pid); })) << "rank " << rank;
   job.wait(kLaunchers);
-  EXPECT_TRUE(exit_record("orphans").starts_with("75 stopped on request at step ")) << exit_record("orphans");
+  EXPECT_TRUE(exit_record("orphans").starts_with("75 stopped on request at step "))
+      << exit_record("orphans") << job.output();
   expect_same_end("orphans");
 }
 
@@ -151,7 +154,9 @@ TEST_F(Fault, ARankThatLeavesWithoutAWordEndsTheJob) {
 }
 
 TEST_F(Fault, ARankThatThrowsInTheLoopEndsTheJobWithItsCode) {
-  const Environment fault{{"LD_PRELOAD", CIFAR_MPI_FAULT_PRELOAD}, {"FAULT", "mpi:2:2000"}};
+  const Environment fault{{"LD_PRELOAD", CIFAR_MPI_FAULT_PRELOAD},
+                          {"FAULT", "mpi:2:12"},  // step 10: two lines come before the first step
+                          {"FAULT_WATCH", file("thrown") + "/metrics.jsonl"}};
   Process job =
       start(under_mpirun(with(endless("thrown"), {"--all-reduce", "ring"})), fault, file("thrown.log"));
   EXPECT_EQ(job.wait(60.0), 7) << job.output();
@@ -228,10 +233,9 @@ TEST_F(Fault, ControlCStopsWithACheckpointAndASecondEndsAtOnce) {
     EXPECT_TRUE(wait_until(60.0, [&] { return output += read_all(terminal), has_step(run, twice ? 2 : 5); }))
         << output;
     ASSERT_EQ(write(terminal, "\x03", 1), 1);
-    if (twice) {
-      sleep_s(0.05);
-      ASSERT_EQ(write(terminal, "\x03", 1), 1);
-    }
+    // More than twice if it is needed: a process that gets no core does not tell two signals from one.
+    for (int more = 0; twice && more < 10 && job.wait(0.05) < 0; ++more)
+      static_cast<void>(!write(terminal, "\x03", 1));
     wait_until(30.0, [&, process = &job] { return output += read_all(terminal), process->wait(0.0) >= 0; });
     EXPECT_EQ(job.wait(1.0), twice ? 128 + SIGINT : 75) << output;
     EXPECT_EQ(exit_record(run).starts_with("75 stopped on request"), !twice) << exit_record(run);

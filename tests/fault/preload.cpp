@@ -24,7 +24,7 @@
 ///   after-init:R:0      stops itself right after it
 ///   asked:R:0           gets SIGUSR1, a request to stop, before MPI_Init_thread
 ///   exit:R:N            exits with code 3 and without a message when the file $FAULT_WATCH has N lines
-///   mpi:R:N             the N-th MPI_Test fails
+///   mpi:R:N             MPI_Test fails when the file $FAULT_WATCH has N lines
 ///   before-rename:R:N   dies by SIGKILL before the N-th checkpoint gets its name
 ///   after-rename:R:N    the same, right after it
 ///   lock:R:0            waits forever just before it takes the lock of a run directory
@@ -63,11 +63,14 @@ int lines_in(const std::string& path) {
   return static_cast<int>(std::count(std::istreambuf_iterator<char>(file), {}, '\n'));
 }
 
-[[gnu::constructor]] void leave_early() {
-  if (fault().what != "exit") return;
+std::atomic<bool> mpi_fails{false};
+
+[[gnu::constructor]] void watch_lines() {
+  if (fault().what != "exit" && fault().what != "mpi") return;
   std::thread([path = std::string(std::getenv("FAULT_WATCH"))] {
     while (lines_in(path) < fault().when) usleep(1000);
-    _exit(3);
+    if (fault().what == "exit") _exit(3);
+    mpi_fails = true;
   }).detach();
 }
 
@@ -122,8 +125,7 @@ extern "C" int MPI_Init_thread(int* argc, char*** argv, int required, int* provi
 }
 
 extern "C" int MPI_Test(MPI_Request* request, int* flag, MPI_Status* status) {
-  static int calls = 0;
-  if (fault().what == "mpi" && ++calls == fault().when) return MPI_ERR_OTHER;
+  if (mpi_fails) return MPI_ERR_OTHER;
   return PMPI_Test(request, flag, status);
 }
 
