@@ -135,7 +135,7 @@ class Exchange {
     const double piece = floats / static_cast<double>(places);
     const std::size_t chunks = comm::ring_chunks(static_cast<std::size_t>(piece), network);
     const double chunk = piece / static_cast<double>(chunks);
-    schedule_.require_room(2 * 2 * (places - 1) * places * chunks);
+    schedule_.require_room(4 * (places - 1) * places * chunks);
     std::vector<Ops> have(chunks, when);
     Ops arrives(places);
     for (std::size_t round = 0; round < 2 * (places - 1); ++round) {
@@ -169,8 +169,9 @@ class Exchange {
     }
     for (int distance = 1; distance < parts; distance *= 2) {
       std::vector<std::pair<int, int>> messages;  // from rank to rank
+      messages.reserve(static_cast<std::size_t>(parts));
       for (int part = 0; part < parts; ++part) messages.emplace_back(rank_of(part), rank_of(part ^ distance));
-      swap(messages, bytes, when);
+      send_at_once(messages, bytes, when);
       for (const auto& [_, to] : messages) at[to] = schedule_.moves(to, add_s(floats), {at[to]});
     }
     for (int even = 0; even < 2 * pairs; even += 2)
@@ -178,7 +179,7 @@ class Exchange {
   }
 
   /// All these messages at once; those from one node to another are one message.
-  void swap(const std::vector<std::pair<int, int>>& messages, double bytes, Ops& when) {
+  void send_at_once(const std::vector<std::pair<int, int>>& messages, double bytes, Ops& when) {
     const Ops before = when;
     const auto at = [&](int rank) { return before[static_cast<std::size_t>(rank)]; };
     std::map<std::pair<int, int>, std::vector<std::pair<int, int>>> between;  // nodes
