@@ -31,10 +31,11 @@ int main(int argc, char** argv) {
       cli.add_option("--links", links, "Links of study.json, or of cifar_mpi_bench links --json")
           ->needs(forecast);
   link_option->excludes(links_option);
-  cli.add_option("--goal", goal, "Write a step on --forecast N ranks in GOAL to this file")
+  cli.add_option("--goal", goal,
+                 "Write a step of the forecast on one number of ranks to this file, as a schedule in GOAL")
       ->needs(forecast)
       ->check(app::not_empty());
-  cli.add_option("--chakra", chakra, "The same as Chakra traces PREFIX.R.et, for each rank R")
+  cli.add_option("--chakra", chakra, "Write that step as Chakra traces PREFIX.R.et, one for each rank R")
       ->needs(forecast)
       ->check(app::not_empty());
   app::add_help(cli,

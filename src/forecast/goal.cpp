@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <iterator>
+#include <limits>
 #include <map>
 #include <span>
 #include <string_view>
@@ -135,7 +136,7 @@ class Exchange {
     const double piece = floats / static_cast<double>(places);
     const std::size_t chunks = comm::ring_chunks(static_cast<std::size_t>(piece), network);
     const double chunk = piece / static_cast<double>(chunks);
-    schedule_.require_room(4 * (places - 1) * places * chunks);
+    schedule_.require_room(2 * (places - 1) * places * chunks);  // at least
     std::vector<Ops> have(chunks, when);
     Ops arrives(places);
     for (std::size_t round = 0; round < 2 * (places - 1); ++round) {
@@ -287,13 +288,17 @@ std::string goal_schedule(const ExportedStep& step) {
     throw Error(ErrorKind::usage,
                 concat("--goal: a schedule has at most ", kMostPerNode, " ranks per node, and the run has ",
                        cluster.per_node, "; forecast a run with fewer ranks per node"));
-  return Writer(step).write(fmt::format(
-      "// A step of {} ranks, {} per node. A rank in this file is a node.\n"
-      "// cpu 0: messages; cpu 1 to {}: work of the node's ranks; above: their sums and copies.\n"
-      "// The links of the forecast: LogGOPSim -L {} -o 0 -g 0 -G {:.6g} -O 0 -S 2147483647\n"
-      "num_ranks {}\n",
-      cluster.ranks, cluster.per_node, cluster.per_node, std::llround(1e9 * cluster.links.seconds(0.0, 1)),
-      1e9 / cluster.links.bytes_per_s, cluster.nodes()));
+  const long long latency_ns = std::llround(1e9 * cluster.links.seconds(0.0, 1));
+  if (latency_ns > std::numeric_limits<int>::max())
+    throw Error(ErrorKind::usage,
+                "--goal: LogGOPSim takes latencies up to 2.147 s; give the links a shorter one");
+  return Writer(step).write(
+      fmt::format("// A step of {} ranks, {} per node. A rank in this file is a node.\n"
+                  "// cpu 0: messages; cpu 1 to {}: work of the node's ranks; above: their sums and copies.\n"
+                  "// The links of the forecast: LogGOPSim -L {} -o 0 -g 0 -G {:.6g} -O 0 -S 2147483647\n"
+                  "num_ranks {}\n",
+                  cluster.ranks, cluster.per_node, cluster.per_node, latency_ns,
+                  1e9 / cluster.links.bytes_per_s, cluster.nodes()));
 }
 
 }  // namespace cifar_mpi::forecast

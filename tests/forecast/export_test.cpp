@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <bit>
+#include <cmath>
 #include <cstdlib>
 #include <fstream>
 #include <regex>
@@ -79,6 +80,20 @@ TEST(GoalSchedule, TakesAsLongInASimulationAsTheForecast) {
       }
     }
   }
+}
+
+TEST(GoalSchedule, SendsARingInChunks) {
+  const Made made;
+  for (const int ranks : {2, 4}) {
+    ExportedStep step = made.step({parse_links("20us,10gbit"), ranks, 1}, Pattern::ring, Pattern::ring);
+    step.floats = {0.0, 25e6};
+    EXPECT_NEAR(ratio(step), 1.0, 1e-3) << ranks;
+  }
+  // copies and sums follow one another
+  ExportedStep step = made.step({parse_links("20us,10gbit"), 4, 4}, Pattern::ring, Pattern::ring);
+  step.floats = {0.0, 25e6};
+  EXPECT_GT(ratio(step), 1.3);
+  EXPECT_LT(ratio(step), 1.8);
 }
 
 /// When doubling ends if a message may travel before its receiver is ready; ranks on nodes of their own.
@@ -169,6 +184,9 @@ TEST(GoalSchedule, IsRefusedAboveItsLimits) {
   expect_error(ErrorKind::usage, {"at most 127 ranks per node, and the run has 128"}, [&] {
     goal_schedule(made.step({links, 256, 128}, Pattern::ring, Pattern::ring));
   });
+  expect_error(ErrorKind::usage, {"latencies up to 2.147 s"}, [&] {
+    goal_schedule(made.step({parse_links("3s,1gbit"), 2, 1}, Pattern::ring, Pattern::ring));
+  });
   EXPECT_EQ(problem_of(goal_schedule(made.step({links, 254, 127}, Pattern::two_level, Pattern::two_level))),
             "");
 }
@@ -181,7 +199,7 @@ struct Node {
   std::string attributes;
 };
 
-/// Checks the frames of a trace, and returns its nodes; empty, with the test skipped, without protoc.
+/// Checks the frames of a trace, and returns its nodes; needs protoc.
 std::vector<Node> decode(const std::string& trace) {
   const TempDir folder;
   std::string keyed;
@@ -220,6 +238,22 @@ std::vector<Node> decode(const std::string& trace) {
     EXPECT_TRUE(field != "id" || std::stoul(value) == nodes.size()) << value;
   }
   return nodes;
+}
+
+TEST(ChakraTrace, BeginsWithItsVersionAndTheFirstWork) {
+  const Made made;
+  const ExportedStep step = made.step({parse_links("1us,1gbit"), 4, 1}, Pattern::ring, Pattern::ring);
+  double work_s = 0.0;
+  for (const auto& action : drawn_step(made.recording, 0, 0).actions)
+    if (work_s == 0.0) work_s = seconds_of(action, step.amount);
+  const auto micros = static_cast<unsigned>(std::lround(1e6 * work_s));
+  ASSERT_TRUE(micros >= 128 && micros < 16384) << micros;  // a number of two bytes
+  const std::string node =
+      concat(std::string("\x08\x01\x12\x04work\x18\x04\x38"), static_cast<char>(micros % 128 + 128),
+             static_cast<char>(micros / 128), std::string("\x52\x0e\x0a\x09is_cpu_op\xd8\x01\0", 16));
+  const std::string begin = concat("\x07\x0a\x05", "0.0.4", static_cast<char>(node.size()), node);
+  const std::string trace = chakra_trace(step, 0);
+  EXPECT_EQ(trace.substr(0, begin.size()), begin);
 }
 
 TEST(ChakraTrace, HasTheWorkAndTheAllReducesOfARankWithTheirDependencies) {

@@ -11,7 +11,7 @@
 #include <vector>
 
 /// Reads schedules in GOAL and simulates them by the rules of the LogGOPSim in ATLAHS without overheads (o, g, O = 0) and with
-/// eager messages.
+/// eager messages, except that one that comes early does not wait for its receiver's own sends.
 namespace cifar_mpi::goal {
 
 struct Op {
