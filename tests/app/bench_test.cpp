@@ -208,7 +208,7 @@ TEST_F(Bench, RecordsAWayForTheForecast) {
   const std::string ways =
       test::kBench + " ways --slow-factor 1 --compute-ms 2 --batch-size 2 --record " + file("run");
   const test::Outcome outcome =
-      test::run_command(concat(test::kMpirun, " -np 2 ", ways, " --ways all-reduce --seconds 0.1"));
+      test::run_command(concat(test::kMpirun, " -np 2 ", ways, " --ways all-reduce --seconds 0.5"));
   ASSERT_EQ(outcome.code, 0) << outcome.output;
   const report::Timeline timeline = report::read_timeline(file("run") + "/timeline.h5");
   EXPECT_EQ(timeline.hosts.size(), 2u);

@@ -1,11 +1,14 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <functional>
+
 #include "app/command.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "support/temp_dir.hpp"
 
-/// Faults of emulated nodes that tools/study must name.
+/// Faults of emulated nodes that tools/study must name. Other work of the machine hides a slow node, or makes
+/// another look slow, so what compares times may be measured three times.
 namespace cifar_mpi::test {
 namespace {
 
@@ -24,14 +27,23 @@ class FaultyCluster : public testing::Test {
     std::string hosts = "node1";
     for (int i = 2; i <= nodes; ++i) hosts += concat(",node", i);
     const std::string tools = CIFAR_MPI_SOURCE_ROOT "/tools/";
-    return run_command(concat("command -v python3 >/dev/null || exit 77; exec ", tools,
-                              "shaped_nodes --rate 1gbit --nodes ", nodes, " --once -- sh -c '", before,
-                              "; exec ", tools, "study --hosts ", hosts,
-                              " --device cpu --threads 1 --batch-size 8 --seconds 0.05 --sizes 4K ", options,
-                              " --build ", folder_.path(), " --out ", folder_ / "study", "'"));
+    return run_command(
+        concat("command -v python3 >/dev/null || exit 77; exec ", tools, "shaped_nodes --rate 1gbit --nodes ",
+               nodes, " --once -- sh -c '", before, "; exec ", tools, "study --hosts ", hosts,
+               " --device cpu --threads 1 --batch-size 8 --seconds 0.05 --sizes 4K ", options, " --build ",
+               folder_.path(), " --out ", folder_ / concat("study", ++studies_), "'"));
+  }
+  /// The first of three studies that `names` what it must, or the last.
+  static Outcome first_that(const std::function<bool(const std::string&)>& names,
+                            const std::function<Outcome()>& measure) {
+    Outcome outcome = measure();
+    for (int time = 1; time < 3 && outcome.code != 77 && !names(outcome.output); ++time) outcome = measure();
+    return outcome;
   }
 
+ private:
   TempDir folder_;
+  int studies_ = 0;
 };
 
 TEST_F(FaultyCluster, NodeWithAFlippedBitIsNamed) {
@@ -45,7 +57,11 @@ TEST_F(FaultyCluster, NodeWithAFlippedBitIsNamed) {
 
 TEST_F(FaultyCluster, NodeThatGetsLessProcessorTimeIsNamedForThat) {
   // Both mostly sleep, so that other load on the cores matters little.
-  const Outcome outcome = study(2, "--parts nodes --rounds 5", "slow:0:40", "true", "slow:0:20");
+  const auto names = [](const std::string& said) {
+    return count_lines_with(said, "  node2 gets ") == 1 && count_lines_with(said, "in images_per_s") == 0;
+  };
+  const Outcome outcome = first_that(
+      names, [&] { return study(2, "--parts nodes --rounds 5", "slow:0:40", "true", "slow:0:20"); });
   if (outcome.code == 77) GTEST_SKIP() << outcome.output;
   EXPECT_EQ(outcome.code, 3) << outcome.output;
   EXPECT_EQ(count_lines_with(outcome.output, "less processor time than the median"), 1) << outcome.output;
@@ -54,7 +70,12 @@ TEST_F(FaultyCluster, NodeThatGetsLessProcessorTimeIsNamedForThat) {
 }
 
 TEST_F(FaultyCluster, SlowNodeIsNamed) {
-  const Outcome outcome = study(2, "--parts nodes --seconds 0.4", "slower:0:50");
+  const auto names = [](const std::string& said) {
+    return count_lines_with(said, "  node2 is ") == count_lines_with(said, " worse than the median") &&
+           count_lines_with(said, "in images_per_s") == 1;
+  };
+  const Outcome outcome =
+      first_that(names, [&] { return study(2, "--parts nodes --seconds 0.4", "slower:0:50"); });
   if (outcome.code == 77) GTEST_SKIP() << outcome.output;
   EXPECT_EQ(outcome.code, 3) << outcome.output;
   EXPECT_EQ(count_lines_with(outcome.output, "  node2 is "),
@@ -64,10 +85,14 @@ TEST_F(FaultyCluster, SlowNodeIsNamed) {
 }
 
 TEST_F(FaultyCluster, SlowLinkIsNamed) {
-  const Outcome outcome =
-      study(3, "--parts links --rounds 2", "none:0:0",
-            "nsenter -t $(cat /run/node3.pid) -n tc qdisc change dev eth0 root tbf rate 200mbit burst "
-            "256kb latency 20ms");
+  const auto names = [](const std::string& said) {
+    return count_lines_with(said, "  The link of node3 is slow") == 1;
+  };
+  const Outcome outcome = first_that(names, [&] {
+    return study(3, "--parts links --rounds 2", "none:0:0",
+                 "nsenter -t $(cat /run/node3.pid) -n tc qdisc change dev eth0 root tbf rate 200mbit burst "
+                 "256kb latency 20ms");
+  });
   if (outcome.code == 77) GTEST_SKIP() << outcome.output;
   EXPECT_EQ(outcome.code, 3) << outcome.output;
   EXPECT_EQ(count_lines_with(outcome.output, "  The link of node3 is slow"), 1) << outcome.output;

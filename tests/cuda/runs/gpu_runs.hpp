@@ -14,11 +14,12 @@ class GpuRuns : public Programs {
   /// Far more seconds than ranks need to end, also beside other work.
   static constexpr double kPatience = 60.0;
   /// A run of small steps whose ranks share the one GPU, without a self-check. A network of 8 pixels has all
-  /// layers and a quarter of the weights of one of 24.
+  /// layers and a quarter of the weights of one of 24. Only a rank that hangs reaches the timeout: a stand-in
+  /// that gets no core has taken half a minute for a step.
   static std::string train(const std::string& run, const std::string& options) {
     return kTrain + data() + " --run-dir " + file(run) +
            " --device cuda --self-check off --share-gpus --global-batch 8 --threads 1 --log-every 1 "
-           "--timeout 30 --input-size 8 " +
+           "--timeout 200 --input-size 8 " +
            options;
   }
   /// Whether the programs have a CPU backend to compare with.

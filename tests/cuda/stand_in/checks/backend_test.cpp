@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <optional>
 #include <string>
@@ -19,17 +20,20 @@ namespace {
 
 TEST(DeviceRunner, LooksAtTheWatchesWhileItWaits) {
   Device device{engine::BackendOptions{}};
-  int looks = 0;
+  std::atomic<int> looks = 0;
   device.link().watches.push_back([&] {
     if (++looks == 2) throw Error(ErrorKind::comm, "a rank is gone");
   });
   engine::StepProgram program("slow");
-  program.run(engine::kCompute,
-              {"task",
-               {},
-               {},
-               [](engine::Lane& lane) { stand_in::start(stream_of(lane), "slow", [] { usleep(500'000); }); },
-               {}});
+  program.run(engine::kCompute, {"task",
+                                 {},
+                                 {},
+                                 [&looks](engine::Lane& lane) {
+                                   stand_in::start(stream_of(lane), "slow", [&looks] {
+                                     for (int time = 0; time < 300 && looks < 2; ++time) usleep(100'000);
+                                   });
+                                 },
+                                 {}});
   program.finalize();
   const auto runner = make_runner(device, std::move(program), engine::RunnerKind::lanes, {});
   runner->replay();
