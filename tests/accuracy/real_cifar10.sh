@@ -1,8 +1,8 @@
 #!/bin/bash
 # real_cifar10.sh BUILD_FOLDER tutorial|fast94: trains on real CIFAR-10 on two ranks and demands a test accuracy of the averages.
 #
-# tutorial: 49 % after 2 epochs. Measured: 50.6 to 51.1 % after 390 steps of the global batch 256, 44.3 % after half of them; 49 is
-# between, far from both in units of the spread over seeds (0.3).
+# tutorial: 48 % after 2 epochs. Measured: 50.6 to 51.1 % after 390 steps of the global batch 256, 44.3 % after half of them; 48
+# is between, far from both in units of the spread over seeds (0.3).
 # fast94: 52 % after 16 steps of 512 images of 24 pixels, with its recipe. Measured: 54.5 to 58.4 % with seeds 1 to 10, mean 56.7, standard
 # deviation 1.2; 52 is four of them below the mean. With a tenth or ten times of the rate 27 to 36 %; half a minute cannot
 # show a wrong --bias-lr or --ends-lr (54.3 to 55.9 % where they equal the rate).
@@ -24,7 +24,7 @@ else
   [ "$made" = 0 ] || { echo "FAILED: the dataset could not be made, status $made"; exit "$made"; }
 fi
 case $2 in
-  tutorial) least=0.49 options=(--batch-size 128 --epochs 2) ;;
+  tutorial) least=0.48 options=(--batch-size 128 --epochs 2) ;;
   fast94) least=0.52 options=(--model fast94 --global-batch 512 --steps 16 --image-size 24 --tail-epochs off --views 1) ;;
   *) echo "real_cifar10: unknown network $2"; exit 2 ;;
 esac

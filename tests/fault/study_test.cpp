@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <cstdio>
 #include <functional>
 
 #include "app/command.hpp"
@@ -37,7 +38,10 @@ class FaultyCluster : public testing::Test {
   static Outcome first_that(const std::function<bool(const std::string&)>& names,
                             const std::function<Outcome()>& measure) {
     Outcome outcome = measure();
-    for (int time = 1; time < 3 && outcome.code != 77 && !names(outcome.output); ++time) outcome = measure();
+    for (int time = 1; time < 3 && outcome.code != 77 && !names(outcome.output); ++time) {
+      std::printf("measured again after:\n%s\n", outcome.output.c_str());
+      outcome = measure();
+    }
     return outcome;
   }
 

@@ -19,7 +19,7 @@ class GpuRuns : public Programs {
   static std::string train(const std::string& run, const std::string& options) {
     return kTrain + data() + " --run-dir " + file(run) +
            " --device cuda --self-check off --share-gpus --global-batch 8 --threads 1 --log-every 1 "
-           "--timeout 200 --input-size 8 " +
+           "--timeout 100 --input-size 8 " +
            options;
   }
   /// Whether the programs have a CPU backend to compare with.
