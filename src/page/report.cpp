@@ -55,9 +55,11 @@ void report_runs(const ReportRequest& request, const Log& log) {
   if (request.forecast) {
     const report::Timeline timeline =
         load_timeline(request.run_dirs.front(), "nothing can be forecast from it");
-    forecast = forecast::forecast(timeline, *request.forecast);
+    std::vector<std::string> exported;  // first, because its refusals take less time than a forecast
     if (!request.forecast->goal.empty() || !request.forecast->chakra.empty())
-      std::ranges::copy(forecast::export_step(timeline, *request.forecast), std::back_inserter(forecast));
+      exported = forecast::export_step(timeline, *request.forecast);
+    forecast = forecast::forecast(timeline, *request.forecast);
+    std::ranges::move(exported, std::back_inserter(forecast));
   }
   for (Run& run : runs) run.verdict = verdict_of(run, baseline ? &*baseline : nullptr);
   name_runs(runs);
