@@ -24,6 +24,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
 STYLE = os.path.join(ROOT, "src", "page", "page.css")
 SETTINGS = ["hosts", "nodes", "ranks", "model", "device", "threads", "batch_size", "global_batch", "seconds", "rounds", "sizes", "train",
             "target", "apart"]  # what a resumed study must share with its first start
+SUMS = 10  # times the limit of another launch has the one that sums all sizes by all algorithms
 RAW_VERSION, SHOWN_AFTER_S = 2, 60  # of raw.jsonl; how long an NFS client may believe its cache (acdirmax)
 
 
@@ -270,7 +271,7 @@ class Study:
         for round_ in range(self.args.rounds):
             program, read = self.json_of("sums", self.sums(self.args.sizes))
             if len(self.alive()) * self.args.ranks > 1:
-                self.measure("sums", self.alive(), program, read, round=round_)
+                self.measure("sums", self.alive(), program, read, round=round_, limit=SUMS * self.args.timeout)
         if self.args.grouped:
             note("all nodes are this machine, so there are no links to measure")
             return

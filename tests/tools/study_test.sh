@@ -494,6 +494,9 @@ TellsWhatFailed() {
   stand_in "$fake/build/cifar_mpi_bench" <<<'sleep 20'
   run 1 --parts nodes --rounds 2 --timeout 0.2 --out slow
   says 'failed: no end after 0.2 s'
+  run 1 --hosts node1,node2 --parts links --rounds 2 --timeout 0.1 --out sums
+  says 'sums node1+node2 round=0 failed: no end after 1 s'
+  says 'pair node1+node2 round=0 failed: no end after 0.1 s'
   says 'nothing could be measured'
   stand_in "$fake/build/cifar_mpi_bench" <<<'echo "cifar_mpi_bench: no memory is left" >&2; exit 6'
   run 1 --hosts node1,node2 --parts nodes --rounds 2 --out memory
