@@ -17,6 +17,7 @@ namespace {
   const char* advice = "check the path and its permissions";
   if (error == ENOSPC || error == EDQUOT) advice = "free some space or write to another file system";
   if (error == EFBIG) advice = "raise the file size limit (ulimit -f)";
+  if (error == ENOENT) advice = "make its folder first, or name another file";
   throw Error(ErrorKind::io, concat("cannot write '", file.path(), "': ", doing, " failed with \"",
                                     std::generic_category().message(error), "\"; ", advice));
 }

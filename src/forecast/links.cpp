@@ -113,7 +113,7 @@ Links read_links(const std::string& path) {
     throw Error(ErrorKind::usage, concat("--links ", path, ": ", what, "; ", remedy));
   };
   const auto file = read_small_file(DirectoryEntry(path), 64 << 20);
-  if (!file || !file->readable) refuse("no such file, or it is larger than 64 MiB");
+  if (!file || !file->readable) refuse("no such file, or it is a folder or larger than 64 MiB");
   std::string_view text = file->content;
   if (member_text(text, "format") == "\"cifar_mpi study\"") {
     if (const auto version = member_text(text, "version"); version != "2")

@@ -104,7 +104,7 @@ std::string network_advice(const Timeline& timeline, const SampledSteps& sampled
   const std::size_t nodes = nodes_of(timeline, sampled);
   if (waits_for_cores(timeline, nodes, losses.transfer)) {
     return "; memory access explains only a part of that: ranks share cores with each other or with other "
-           "programs; give each rank its own cores (mpirun --bind-to core)";
+           "programs; give each rank its own cores (mpirun --map-by slot:PE=THREADS --bind-to core)";
   }
   std::vector<std::string> advice;
   if (is_served(timeline)) advice.emplace_back("more --servers would share their work");

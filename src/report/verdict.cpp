@@ -126,7 +126,8 @@ std::string Verdict::lost_cores() const {
   return concat("rank ", lost_cores_.rank, on_hosts({lost_cores_.rank}), " has no core for its work in ",
                 of_step(lost_cores_.ms),
                 ", because other programs or other threads of this run occupy it: end those programs, start "
-                "fewer ranks or --threads, or give each rank its own cores (mpirun --bind-to core)");
+                "fewer ranks or --threads, or give each rank its own cores (mpirun --map-by slot:PE=THREADS "
+                "--bind-to core)");
 }
 
 std::string Verdict::imbalance() const {
@@ -192,7 +193,8 @@ std::string Verdict::order() const {
   return concat(
       "ranks wait ", of_step(losses_.order),
       " because they begin a step at different times, or are slow in different tasks of it: other work on "
-      "these machines, or ranks that share cores; give each its own (mpirun --bind-to core)");
+      "these machines, or ranks that share cores; give each its own (mpirun --map-by slot:PE=THREADS "
+      "--bind-to core)");
 }
 
 std::string Verdict::transfer() const {

@@ -272,7 +272,7 @@ TEST(Verdict, NamesTheRankWhoseWorkHasNoCore) {
       sentence_of(run),
       "0.95: rank 1 on node2 has no core for its work in 18.5 of 58.0 ms, because other programs or other "
       "threads of this run occupy it: end those programs, start fewer ranks or --threads, or give each rank "
-      "its own cores (mpirun --bind-to core)");
+      "its own cores (mpirun --map-by slot:PE=THREADS --bind-to core)");
   Timeline alone = timeline({{line}});
   set_work_cpu(alone, {30.0});
   EXPECT_NE(sentence_of(alone).find("rank 0 on node1 has no core for its work in 25.0 of 58.0 ms"),

@@ -50,6 +50,9 @@ TrainsOnOneRankOnAMachineWithOneGpu() {
 }
 
 EndsWithTheResult() {
+  ends_with 2 "$clone/tools/quickstart" --from 'some where'
+  says "there is no 'some where'"
+  mkdir 'some where'
   ends_with 0 "$clone/tools/quickstart" --from 'some where'
   says 'test accuracy   0.6001'
   says 'speed           5100 images/s with 2 ranks'

@@ -138,6 +138,12 @@ struct ncclComm {
     }
   }
 
+  /// From here on each piece takes so long that a program which looks at errors now and then sees this one.
+  void cross_broken_link() const {
+    meeting->broken = 1;
+    for (int turn = 0; turn < 300 && !aborted.load(); ++turn) usleep(1000);
+  }
+
   /// Calls use(first, count) for each piece once all ranks have stored theirs in the meeting; stops when it
   /// is aborted.
   template <class Use>
@@ -146,8 +152,8 @@ struct ncclComm {
     meeting->calls[rank] = call;
     for (std::size_t first = 0; first == 0 || first < call.count; first += kPiece) {
       const std::size_t piece = std::min(kPiece, call.count - first);
-      if (pieces_left == 0) meeting->broken = 1;
-      if (pieces_left >= 0) --pieces_left;
+      if (pieces_left == 0) cross_broken_link();
+      if (pieces_left > 0) --pieces_left;
       std::memcpy(meeting->pieces[rank], data + first, piece * sizeof(float));
       if (!meet(true)) return;
       if (first == 0) require_uniform();
