@@ -480,7 +480,7 @@ END
   ends_with 2 "$study" --compare before after
   says 'after/study.json has version 1; this program reads version 2'
   ends_with 2 "$study" --compare before nothing
-  says 'nothing/study.json cannot be read'
+  says 'nothing/study.json cannot be read: No such file or directory; name the folders of two studies'
 }
 
 TellsWhatFailed() {
@@ -529,6 +529,12 @@ RefusesNonsense() {
   programs
   run 2 --ranks 0
   says "must be a whole number of at least 1, not '0'"
+  run 2 --nodes 1,1000000000
+  says 'at most 256 of at most 256 ranks; name the nodes with --hosts'
+  run 2 --ranks 1000000000
+  says 'at most 256 of at most 256 ranks; name the nodes with --hosts'
+  run 2 --node 1
+  says 'unrecognized arguments: --node 1'
   run 2 --parts node
   says "must be of nodes, links, scaling, ways, accuracy, not 'node'"
   run 2 --hosts node1,node1
