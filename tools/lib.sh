@@ -66,17 +66,34 @@ slowest_files() {
     "$build/.ninja_log" | sort -rn | first_ten >&2
 }
 
-# run_ctest ARGUMENT...: the tests of $build; returns CTest's status. With $CI, what took longest is printed before CTest's summary.
+# run_ctest ARGUMENT...: the tests of $build; returns CTest's status and ends with its summary. Where at most five tests failed, they
+# run again, each alone: other work may have disturbed them. With $CI, what took longest comes before the summary.
 run_ctest() {
-  local all=(ctest --test-dir "$build" --output-on-failure --no-tests=error "$@") log=$build/ctest.log status=0 minutes
-  [ -n "${CI:-}" ] || { "${all[@]}"; return; }
-  "${all[@]}" | tee "$log" | sed -u '/^[0-9]*% tests passed/,$d' || status=$?
-  say "seconds of the ten tests that took longest:"
-  sed -n 's/^ *[0-9]*\/[0-9]* Test *#[0-9]*: \([^ ]*\) .* \([0-9.]*\) sec *$/\2  \1/p' "$log" | sort -rn | first_ten >&2
-  minutes=$((($(date +%s) - ${CI_STARTED:-$(date +%s)}) / 60))
-  say "$minutes minutes since the start$([ "$minutes" -le 35 ] || echo ': WARNING: the limit is 35 on two quiet cores')"
-  sed -n '/^[0-9]*% tests passed/,$p' "$log"
+  local log=$build/ctest.log again=$build/ctest_again.log failed=$build/Testing/Temporary/LastTestsFailed.log status=0 summary
+  summary=$log
+  ctest_without_summary "$log" "$@" || status=$?
+  if [ "$status" = 8 ] && [ "$(wc -l <"$failed")" -le 5 ]; then
+    summary=$again
+    say "these tests failed and run again, each alone: $(sed 's/^[0-9]*://' "$failed" | xargs)"
+    if ctest_without_summary "$again" --rerun-failed; then
+      status=0
+      say "they passed alone, so the tests pass; CTest's summary of the others: $(grep -m 1 'tests passed,' "$log")"
+    fi
+  fi
+  [ -z "${CI:-}" ] || what_took_longest "$log"
+  sed -n '/^[0-9]*% tests passed/,$p' "$summary"
   return "$status"
+}
+
+ctest_without_summary() {  # ctest_without_summary LOG ARGUMENT...: LOG has the summary
+  ctest --test-dir "$build" --output-on-failure --no-tests=error "${@:2}" | tee "$1" | sed -u '/^[0-9]*% tests passed/,$d'
+}
+
+what_took_longest() {  # what_took_longest LOG
+  local minutes=$((($(date +%s) - ${CI_STARTED:-$(date +%s)}) / 60))
+  say "seconds of the ten tests that took longest:"
+  sed -n 's/^ *[0-9]*\/[0-9]* Test *#[0-9]*: \([^ ]*\) .* \([0-9.]*\) sec *$/\2  \1/p' "$1" | sort -rn | first_ten >&2
+  say "$minutes minutes since the start$([ "$minutes" -le 35 ] || echo ': WARNING: the limit is 35 on two quiet cores')"
 }
 
 show_progress() {  # the last "[done/all] what" of ninja or "[ 50%] what" of make, on one line of the terminal

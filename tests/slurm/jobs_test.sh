@@ -9,7 +9,8 @@ build=$(cd "$1" && pwd)
 become_controller "$@"
 
 here=$(mktemp -d)
-trap 'rm -rf "$here"' EXIT
+trap 'cd / && umount -l "$here" && rmdir "$here"' EXIT
+mount -t tmpfs -o mode=755 tmpfs "$here"  # in memory: a disk that others write to would stall the daemons and the runs
 cd "$here"
 export CIFAR_MPI_ROOT=$root CIFAR_MPI_BIN=$build CIFAR_MPI_DATA=$here/data.h5 CIFAR_MPI_LAUNCHER=auto OMP_NUM_THREADS=1
 # settings of this cluster for all jobs: four nodes share two cores and /tmp
@@ -146,7 +147,8 @@ TakesTheOtherLauncherWhenRanksDoNotFindEachOther() {
   log_says '2 ranks on'
 }
 
-requeue() { scontrol requeue "$job"; }
+requeue() { wait_for 60 'Slurm to requeue the job' is_requeued; }
+is_requeued() { scontrol requeue "$job" || not_running; }  # a busy controller may do it after scontrol has given up
 GoesOnAfterARequeueUnderMpirun() { interrupted mpirun requeue; }
 GoesOnAfterARequeueUnderSrun() { interrupted srun requeue; }
 
