@@ -89,14 +89,6 @@ bool DeviceRunner::poll(const Instruction& line) {
   return true;
 }
 
-bool DeviceRunner::has_happened(const Event& event, const std::string& what) {
-  const cudaError_t status = cudaEventQuery(event.get());
-  if (status == cudaSuccess) return true;
-  if (status != cudaErrorNotReady) check(status, what.c_str());
-  static_cast<void>(cudaGetLastError());  // else the next launch would report "not ready" as its error
-  return false;
-}
-
 void DeviceRunner::wait_for(const Event& event, const std::string& what) {
   looked_ = steady_seconds();
   while (!has_happened(event, what)) give_way();

@@ -77,8 +77,6 @@ class DeviceRunner : public engine::Runner {
   void start(const engine::Instruction& line);
   bool poll(const engine::Instruction& line);
 
-  /// Whether the event has happened. Throws Error{device} when the device has failed.
-  static bool has_happened(const Event& event, const std::string& what);
   /// Returns when the event has happened.
   void wait_for(const Event& event, const std::string& what);
   /// Call it in the loop of a waiting host: it lets other threads run and calls the watches every 0.1 s.

@@ -60,4 +60,13 @@ inline Event make_event(bool timed = false) {
   return Event(event);
 }
 
+/// Whether the event has happened. Throws Error{device} when the device has failed; `what` says at which work.
+inline bool has_happened(const Event& event, const std::string& what) {
+  const cudaError_t status = cudaEventQuery(event.get());
+  if (status == cudaSuccess) return true;
+  if (status != cudaErrorNotReady) check(status, what.c_str());
+  static_cast<void>(cudaGetLastError());  // else the next launch would report "not ready" as its error
+  return false;
+}
+
 }  // namespace cifar_mpi::cuda

@@ -124,11 +124,18 @@ class NcclCollective final : public comm::Collective {
   void warm_up(const Buffer& buffer) {
     engine::Task task;
     world_.together([&] { task = all_reduce("warm-up", buffer.span<float>(), 0); });
+    StreamLane lane(device_.stream(engine::kComm));
+    Event summed;
     world_.together([&] {
-      StreamLane lane(device_.stream(engine::kComm));
+      summed = make_event();
       task.start(lane);
-      check(cudaStreamSynchronize(lane.stream()), "summing for the first time");
+      check(cudaEventRecord(summed.get(), lane.stream()), "marking the end of the first sum");
     });
+    // not together: where the network fails, this rank may be the only one that sees it
+    while (!has_happened(summed, "summing for the first time")) {
+      look();
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
     if (tree_) gathered_.pop_back();
   }
 

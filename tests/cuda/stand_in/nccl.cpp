@@ -138,10 +138,10 @@ struct ncclComm {
     }
   }
 
-  /// From here on each piece takes so long that a program which looks at errors now and then sees this one.
+  /// The network stops: this piece waits until the program aborts.
   void cross_broken_link() const {
     meeting->broken = 1;
-    for (int turn = 0; turn < 300 && !aborted.load(); ++turn) usleep(1000);
+    while (!aborted.load()) usleep(1000);
   }
 
   /// Calls use(first, count) for each piece once all ranks have stored theirs in the meeting; stops when it
