@@ -49,6 +49,9 @@ def tables(study):
                       ["seed", "accuracy at the end, %", "s", "s to the target"],
                       [[str(run["seed"]), f"{run['accuracy']:.2f}", digits(run["seconds"]), digits(run["seconds_to_target"])]
                        for run in study["accuracy"]["runs"]]))
+    if study.get("time", {}).get("stopped"):
+        found.append(("Stopped for time", ["measurement", "launches", "launches left out"],
+                      [[row["what"], str(row["launches"]), str(row["left_out"])] for row in study["time"]["stopped"]]))
     return found
 
 
@@ -66,6 +69,11 @@ def remarks(study):
             if name in energy:
                 found.append(f"Energy: {spread(energy[name])} {text}.")
         found += [f"Energy not read: {text}" for text in energy["unread"]]
+    if "time" in study:  # studies of earlier programs lack it
+        minutes, spent = study["time"]["minutes"], study["time"]["spent_s"] / 60
+        found.append(f"The study took {spent:.3g} of {minutes:g} min" + (
+            ", because it makes the first launch of each measurement in any case" if spent > minutes + 1 else "") + "." + (
+            " More --minutes complete it." if study["time"]["stopped"] else ""))
     return found
 
 

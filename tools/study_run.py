@@ -4,12 +4,12 @@ import contextlib
 import datetime
 import itertools
 import json
+import math
 import os
 import random
 import re
 import shlex
 import shutil
-import signal
 import statistics
 import subprocess
 import sys
@@ -19,109 +19,13 @@ import time
 import files
 import study_numbers as numbers
 import study_page
+from study_launch import ROOT, Budget, Failed, Launcher, fail, note
 
-ROOT = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
 STYLE = os.path.join(ROOT, "src", "page", "page.css")
 SETTINGS = ["hosts", "nodes", "ranks", "model", "device", "threads", "batch_size", "global_batch", "seconds", "rounds", "sizes", "train",
             "target", "apart"]  # what a resumed study must share with its first start
 SUMS = 10  # times the limit of another launch has the one that sums all sizes by all algorithms
 RAW_VERSION, SHOWN_AFTER_S = 2, 60  # of raw.jsonl; how long an NFS client may believe its cache (acdirmax)
-
-
-def fail(text, status=2):
-    print(f"study: {text}", file=sys.stderr)
-    sys.exit(status)
-
-
-def shortened(text, most=400):
-    """Its beginning and its end, since ssh says its error first and a program last."""
-    return text if len(text) <= most else f"{text[:most // 2]} … {text[-most // 2:]}"
-
-
-def note(text):
-    print(f"study: {text}", file=sys.stderr, flush=True)
-
-
-class Failed(Exception):
-    """A launch that ended with an error, and all that it said."""
-
-    def __init__(self, text, status, said=""):
-        super().__init__(text)
-        self.status, self.said = status, said
-
-
-class Launcher:
-    """Starts programs on nodes, each in a session of its own; ends them when the study is ended."""
-
-    GRACE_S = 10.0  # from a request to end to the kill, and from there to giving up
-
-    def __init__(self, args):
-        self.args, self.children, self.lock = args, set(), threading.RLock()
-        self.environment = dict(os.environ)
-        if args.grouped and args.ranks * max(args.nodes, default=1) > (os.cpu_count() or 1):
-            self.environment["OMPI_MCA_mpi_yield_when_idle"] = "1"
-
-    def command(self, nodes, per_node, program):
-        total = str(len(nodes) * per_node)
-        if self.args.launcher == "srun":
-            return ["srun", "--mpi=pmix", "--overlap", "--overcommit", "--cpu-bind=none", "--kill-on-bad-exit=1",
-                    "--nodelist=" + ",".join(nodes), f"--nodes={len(nodes)}", f"--ntasks={total}",
-                    f"--ntasks-per-node={per_node}", *program]
-        hosts = [] if self.args.grouped else ["--host", ",".join(f"{node}:{per_node}" for node in nodes)]
-        script = f". {shlex.quote(ROOT)}/env/mpirun.sh; exec mpirun \"$@\""
-        return ["bash", "-c", script, "mpirun", "--oversubscribe", "--bind-to", "none", *hosts, "-np", total, *program]
-
-    def run(self, nodes, program, per_node=None, limit=None):
-        command = self.command(nodes, per_node or self.args.ranks, program)
-        child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
-                                 stdin=subprocess.DEVNULL, env=self.environment, start_new_session=True)
-        with self.lock:
-            self.children.add(child)
-        try:
-            said = child.communicate(timeout=limit)[0]
-        except subprocess.TimeoutExpired:
-            self.end(child)
-            raise Failed(f"no end after {limit:g} s", 124) from None
-        finally:
-            with self.lock:
-                self.children.discard(child)
-        if child.returncode:
-            own = [line for line in said.splitlines() if re.match(r"cifar_mpi_\w+: ", line)]
-            raise Failed(own[-1] if own else f"ended with {child.returncode}: {shortened(' '.join(said.split()))}",
-                         child.returncode, said)
-        return said
-
-    def end(self, child):
-        """Ends a launch and its group in a limited time; leaves a process of another group that holds the pipe."""
-        child.terminate()
-        late = time.monotonic() + self.GRACE_S
-        while child.poll() is None and time.monotonic() < late:
-            with contextlib.suppress(subprocess.TimeoutExpired):  # its output must not fill the pipe
-                child.communicate(timeout=0.1)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(child.pid, signal.SIGKILL)
-        if not child.stdout.closed:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                child.communicate(timeout=self.GRACE_S)
-            child.stdout.close()
-
-    def stop(self):
-        with self.lock:
-            for child in self.children:
-                child.terminate()
-            late = time.monotonic() + self.GRACE_S
-            while any(child.poll() is None for child in self.children) and time.monotonic() < late:
-                time.sleep(0.1)
-            for child in self.children:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(child.pid, signal.SIGKILL)
-
-    def answers(self, node):
-        try:
-            self.run([node], ["true"], 1, 60)
-            return True
-        except Failed:
-            return False
 
 
 class Study:
@@ -130,6 +34,7 @@ class Study:
     def __init__(self, args):
         self.args, self.lines, self.lock, self.numbers = args, [], threading.RLock(), itertools.count()
         self.launcher, self.lost = Launcher(args), set()
+        self.trained = set()  # seeds of this start and of earlier ones
         self.raw = os.path.join(args.out, "raw.jsonl")
         settings = {name: getattr(args, name) for name in SETTINGS}
         if os.path.exists(self.raw):
@@ -147,44 +52,60 @@ class Study:
             except OSError as error:
                 fail(f"{self.raw} cannot be written: {error.strerror}; name another folder with --out")
         self.done = {line["key"] for line in self.lines if "result" in line}
+        self.trained.update(line["seed"] for line in self.lines if line["part"] == "accuracy" and "result" in line)
+        self.budget = Budget(args.minutes, self.lines)
 
     def append(self, line):
         with self.lock, open(self.raw, "a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
 
     def record(self, line):
+        line["spent_s"] = round(self.budget.spent_s(), 1)
         self.append(line)
         with self.lock:
             self.lines.append(line)
+            self.budget.count(line)
             if "result" in line:
                 self.done.add(line["key"])
 
     def alive(self):
         return [node for node in self.args.hosts if node not in self.lost]
 
-    def measure(self, part, hosts, program, read, **more):
-        """One measurement, unless it is done or a node of it is lost. `read` turns the output of the program into the result."""
-        key = " ".join([part, "+".join(hosts)] + [f"{name}={value}" for name, value in more.items() if name not in ("limit", "per_node")])
+    def measure(self, part, hosts, program, read, turn, limit=None, per_node=None, **more):
+        """One measurement, unless it is done, a node of it is lost or its time is over. `read` turns the output of the program into
+        the result. `limit` is in seconds, that of --timeout if it is None."""
+        key = " ".join([part, "+".join(hosts)] + [f"{name}={value}" for name, value in more.items()])
         if key in self.done or self.lost.intersection(hosts):
             return
-        limit, per_node = more.pop("limit", self.args.timeout), more.pop("per_node", None)
         line = {"key": key, "part": part, **more, "command": shlex.join(program), "began": now()}
         line.setdefault("nodes", hosts)
         if len(hosts) == 1:
             line["node"] = hosts[0]
+        with self.lock:
+            if not self.budget.admits(line, turn):
+                return
         begin = time.monotonic()
         note(key)
         try:
-            line["result"] = read(self.launcher.run(hosts, program, per_node, limit))
+            line["result"] = read(self.launcher.run(hosts, program, per_node, self.budget.limit_s(turn, limit or self.args.timeout)))
         except (Failed, OSError, ValueError, KeyError, IndexError, StopIteration, ZeroDivisionError) as error:
             if getattr(error, "status", 1) == 2:
                 fail(f"{program[0]} refused its options: {error}")
-            line["error"] = f"{key} failed: {error}"
-            if getattr(error, "said", ""):
-                line["said"] = error.said[-20000:]
-            note(line["error"])
-            self.look_for_lost(hosts)
+            if getattr(error, "status", 1) == 124 and self.budget.is_over(turn):
+                line["cut_off"] = True
+                note(f"{key} is cut off: the time of --minutes is over")
+            else:
+                line["error"] = f"{key} failed: {error}"
+                if getattr(error, "said", ""):
+                    line["said"] = error.said[-20000:]
+                note(line["error"])
+                self.look_for_lost(hosts)
         self.record({**line, "seconds": round(time.monotonic() - begin, 3)})
+
+    def turns(self):
+        """How often at most a part measures. A study takes a turn of each part after the other, so time that runs out shortens all
+        parts alike, and each has its first turn."""
+        return max(self.args.rounds, self.args.repeats, self.args.seeds)
 
     def look_for_lost(self, nodes):
         """After a failure: a node that cannot start a program is left out from here on."""
@@ -252,14 +173,14 @@ class Study:
                     result[name] = step[name][1]
             if self.args.ranks > 1:
                 summing, read_sum = self.json_of(f"node sum {node}", self.sums("4M", "auto"))
-                self.launcher.run([node], summing, None, self.args.timeout)
+                self.launcher.run([node], summing, None, self.budget.limit_s(round_, self.args.timeout))
                 result["sum_us"] = read_sum("")[0]["median_us"]
             return result
 
-        self.measure("node", [node], program, with_sum, round=round_)
+        self.measure("node", [node], program, with_sum, round_, round=round_)
 
-    def nodes(self):
-        for round_ in range(self.args.rounds):
+    def nodes(self, round_):
+        if round_ < self.args.rounds:
             nodes = self.alive()[:1] if self.args.grouped else self.shuffled(self.alive(), f"nodes {round_}")
             self.each([lambda node=node: self.measure_node(node, round_) for node in nodes])
 
@@ -267,39 +188,39 @@ class Study:
         return self.bench("allreduce", "--device", self.args.device if self.args.device == "cuda" else "cpu", "--sizes", sizes,
                           "--seconds", self.args.seconds / 4, *(["--algorithms", algorithms] if algorithms else []))
 
-    def links(self):
-        for round_ in range(self.args.rounds):
-            program, read = self.json_of("sums", self.sums(self.args.sizes))
-            if len(self.alive()) * self.args.ranks > 1:
-                self.measure("sums", self.alive(), program, read, round=round_, limit=SUMS * self.args.timeout)
-        if self.args.grouped:
-            note("all nodes are this machine, so there are no links to measure")
+    def links(self, round_):
+        if round_ >= self.args.rounds:
             return
-        for round_ in range(self.args.rounds):
-            for pairs in tournament(self.shuffled(self.alive(), f"links {round_}")):
-                self.each([lambda pair=pair: self.measure_link("pair", sorted(pair, key=self.args.hosts.index), round_) for pair in pairs])
+        program, read = self.json_of("sums", self.sums(self.args.sizes))
+        if len(self.alive()) * self.args.ranks > 1:
+            self.measure("sums", self.alive(), program, read, round_, SUMS * self.args.timeout, round=round_)
+        if self.args.grouped:
+            if round_ == 0:
+                note("all nodes are this machine, so there are no links to measure")
+            return
+        for pairs in tournament(self.shuffled(self.alive(), f"links {round_}")):
+            self.each([lambda pair=pair: self.measure_link("pair", sorted(pair, key=self.args.hosts.index), round_) for pair in pairs])
         if len(self.alive()) > 1:
-            self.measure_link("links", self.alive(), 0)
+            self.measure_link("links", self.alive(), 0)  # once, and again if a node is lost
             found = [line["result"] for line in self.lines if line["part"] == "links" and "result" in line]
             if found:
                 files.replace(os.path.join(self.args.out, "links.json"), (json.dumps(found[-1]) + "\n").encode())
 
     def measure_link(self, part, nodes, round_):
         program, read = self.json_of(f"{part} {' '.join(nodes)}", self.bench("links", "--seconds", self.args.seconds / 20))
-        self.measure(part, nodes, program, lambda said: read(said)[0], round=round_, per_node=1)
+        self.measure(part, nodes, program, lambda said: read(said)[0], round_, per_node=1, round=round_)
 
-    def scaling(self):
-        """Launches of all points in random order, until the interval of each is narrow enough or it has --repeats of them."""
+    def scaling(self, repeat):
+        """A launch of each point, in random order, whose interval is not narrow enough; at most --repeats of them."""
         sizes = [nodes for nodes in self.args.nodes if nodes <= len(self.alive())]
         points = {(nodes, batch) for nodes in sizes
                   for batch in (self.args.batch_size, self.args.global_batch // (nodes * self.args.ranks))}
-        for repeat in range(self.args.repeats):
-            for nodes, batch in self.shuffled(sorted(points), f"scaling {repeat}"):
-                hosts = self.alive()[:nodes]
-                if len(hosts) < nodes or self.precise(nodes, batch):
-                    continue
-                program, read = self.json_of("scaling", self.step(batch))
-                self.measure("scaling", hosts, program, lambda said, read=read: read(said)[0], nodes=nodes, batch=batch, repeat=repeat)
+        for nodes, batch in self.shuffled(sorted(points), f"scaling {repeat}") if repeat < self.args.repeats else []:
+            hosts = self.alive()[:nodes]
+            if len(hosts) < nodes or self.precise(nodes, batch):
+                continue
+            program, read = self.json_of("scaling", self.step(batch))
+            self.measure("scaling", hosts, program, lambda said, read=read: read(said)[0], repeat, nodes=nodes, batch=batch, repeat=repeat)
 
     def precise(self, nodes, batch):
         speeds = [line["result"]["images_per_s"][1] for line in self.lines
@@ -309,56 +230,40 @@ class Study:
         found = numbers.interval(speeds)
         return found["high"] - found["low"] < 0.05 * found["median"]
 
-    def ways(self):
-        """Ways to update on all nodes; each rank sleeps for the time of a batch in the part nodes."""
-        speeds = [line["result"]["images_per_s"] for line in self.lines if line["part"] == "node" and "result" in line]
+    def ways(self, round_):
+        """Ways to update on all nodes; each rank sleeps for the time of a batch in the first round of the part nodes."""
+        hosts = self.alive()
+        if round_ >= self.args.rounds or not hosts:
+            return
+        speeds = [line["result"]["images_per_s"] for line in self.lines if line["part"] == "node" and line["round"] == 0 and "result" in line]
         ms = [f"{max(0.1, 1e3 * self.args.batch_size * self.args.ranks / statistics.median(speeds)):.4g}"] if speeds else []
         program = self.bench("ways", "--ways", ",".join(self.args.ways), "--model", self.args.model, "--batch-size", self.args.batch_size,
                              "--slow-factor", 1, "--seconds", self.args.seconds / 4, *(["--compute-ms", *ms] if ms else []))
-        for round_ in range(self.args.rounds):
-            hosts = self.alive()
-            if not hosts:
-                return
-            self.measure("ways", hosts, program, lambda said: read_ways(said, self.args.ways), round=round_,
-                         ways=",".join(self.args.ways))
+        self.measure("ways", hosts, program, lambda said: read_ways(said, self.args.ways), round_, round=round_, ways=",".join(self.args.ways))
 
-    def accuracy(self):
-        """A training per seed: on all nodes in turn, or with --apart each on a node of its own, as many at once as there are nodes."""
-        seeds = list(range(1, self.args.seeds + 1))
-        if not self.args.apart:
-            for seed in seeds:
-                self.train(self.alive(), seed)
-            return
-        left = list(reversed(seeds))
-
-        def train_on(node):
-            while node not in self.lost:
-                with self.lock:
-                    if not left:
-                        return
-                    seed = left.pop()
-                self.train([node], seed)
-
+    def accuracy(self, turn):
+        """Trains the next seed on all nodes, or with --apart the next seeds, each on a node of its own."""
         nodes = self.alive()
-        if nodes:
-            with concurrent.futures.ThreadPoolExecutor(max_workers=len(nodes)) as pool:
-                list(pool.map(train_on, nodes))
-
-    def train(self, nodes, seed):
-        folder = os.path.join(self.args.out, "accuracy", f"seed_{seed}")
-        if any(line.get("seed") == seed and "result" in line for line in self.lines) or not nodes:
+        now_ = [seed for seed in range(1, self.args.seeds + 1) if seed not in self.trained][:len(nodes) if self.args.apart else 1]
+        if not nodes or not now_:
             return
-        shutil.rmtree(folder, ignore_errors=True)  # of a training that was cut off, whose times say nothing
+        self.trained.update(now_)
+        with concurrent.futures.ThreadPoolExecutor(max_workers=len(now_)) as pool:
+            list(pool.map(lambda node, seed: self.train([node] if self.args.apart else nodes, seed, turn), nodes, now_))
+
+    def train(self, nodes, seed, turn):
+        folder = os.path.join(self.args.out, "accuracy", f"seed_{seed}")
         program = [os.path.join(ROOT, "tools", "study_energy.py"), self.args.powercap,
                    os.path.join(self.args.build, "cifar_mpi_train"), "--model", self.args.model, "--device", self.args.device,
                    "--threads", self.args.threads, "--run-dir", folder, "--seed", str(seed), "--eval-every", "1",
                    *shlex.split(self.args.train)]
         machines = 1 if self.args.grouped else len(nodes)
-        self.measure("accuracy", nodes, program, lambda said: read_training(folder, self.args.target, said, machines), seed=seed,
-                     limit=None)
+        shutil.rmtree(folder, ignore_errors=True)  # of a training that was cut off, whose times say nothing
+        self.measure("accuracy", nodes, program, lambda said: read_training(folder, self.args.target, said, machines), turn, math.inf,
+                     seed=seed)
 
     def write(self):
-        study = numbers.summarize(self.settings, self.lines)
+        study = {**numbers.summarize(self.settings, self.lines), "time": self.budget.summary()}
         files.replace(os.path.join(self.args.out, "study.json"), (json.dumps(study, indent=1) + "\n").encode())
         files.replace(os.path.join(self.args.out, "study.html"), study_page.page(study, STYLE).encode())
         return study

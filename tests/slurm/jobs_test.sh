@@ -245,6 +245,7 @@ studies() {
   log_says 'wrote .*/study.html and study.json'
   ! grep -E ' failed: |does not answer|other bits' job.log || fail "a measurement failed"
   grep -q '"node node2: images_per_s"' "study-$job/study.json" || fail "node2 was not measured"
+  grep -q '"minutes": 55' "study-$job/study.json" || fail "the study may take longer than its job"
 }
 StudiesItsNodesThroughMpirun() {
   studies mpirun

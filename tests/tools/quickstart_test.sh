@@ -301,6 +301,18 @@ RunTestsEndsWithCTestsStatus() {
   grep -q 'ctest .* -R Ring$' "$calls" || fail "called: $(cat "$calls")"
 }
 
+RunTestsRefusesOptionsThatCTestIgnores() {
+  stand_in "$fake/ctest" <<<"[ \$# -gt 1 ] || exec $(printf %q "$(PATH=${PATH#*:} command -v ctest)") --help; exit 8"
+  local words
+  for words in --foo -Rx --tests-regexp=Ring '-R Ring --verbos' '-j4 -z'; do
+    # shellcheck disable=SC2086
+    ends_with 2 "$clone/tools/run_tests" $words
+    says "run_tests: CTest has no option '${words##* }'; see ctest --help"
+  done
+  ! grep '^cmake' "$calls" || fail 'it was built first'
+  ends_with 8 "$clone/tools/run_tests" -R Ring -j4 --repeat until-pass:2 --timeout=60 -LE slow -VV -E 'a|b'
+}
+
 RunTestsSaysInCiWhereTheTimeWent() {
   printf '# ninja log v5\n10\t2510\t9\ta.cpp.o\t1\n2510\t42510\t9\tb.cpp.o\t1\n0\t99999\t9\tlib.a\t1\n' >"$clone/build/.ninja_log"
   CI=true CI_STARTED=$(($(date +%s) - 3600)) ends_with 8 "$clone/tools/run_tests"
