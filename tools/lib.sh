@@ -72,7 +72,7 @@ run_ctest() {
   local log=$build/ctest.log again=$build/ctest_again.log failed=$build/Testing/Temporary/LastTestsFailed.log status=0 summary
   summary=$log
   ctest_without_summary "$log" "$@" || status=$?
-  if [ "$status" = 8 ] && [ "$(wc -l <"$failed")" -le 5 ]; then
+  if [ "$status" = 8 ] && [ -s "$failed" ] && [ "$(wc -l <"$failed")" -le 5 ]; then
     summary=$again
     say "these tests failed and run again, each alone: $(sed 's/^[0-9]*://' "$failed" | xargs)"
     if ctest_without_summary "$again" --rerun-failed; then
