@@ -1,9 +1,9 @@
 #include <algorithm>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <optional>
 #include <queue>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -46,6 +46,13 @@ class Link {
   double had_s_ = 0.0;  ///< seconds of the whole link for each message since the beginning
 };
 
+struct Event {
+  double at_s = 0.0;
+  std::uint32_t index = 0;   ///< of a rank, message or link
+  std::uint32_t change = 0;  ///< of the link
+  bool operator>(const Event& other) const { return at_s > other.at_s; }
+};
+
 /// Runs the stages of all ranks in the order of time. A message of rank r in round i has the number r * rounds + i.
 class Exchanges {
  public:
@@ -55,7 +62,7 @@ class Exchanges {
         rounds_(static_cast<std::uint32_t>(comm::doubling_rounds(cluster.ranks))),
         sends_at_once_(bytes < kSentAtOnce),
         occupies_s_(cluster.links.occupied_s(bytes, 1)),
-        latency_s_(cluster.links.seconds(bytes, 1) - occupies_s_),
+        latency_s_(std::max(0.0, cluster.links.seconds(bytes, 1) - occupies_s_)),
         copy_s_(cluster.links.copy_s(bytes)),
         add_s_(add_s),
         when_(when),
@@ -64,21 +71,12 @@ class Exchanges {
         changes_(links_.size()) {}
 
   void run() {
-    for (std::uint32_t rank = 0; rank < at_.size(); ++rank) next_round(rank, 0, when_[rank]);
-    while (!events_.empty()) {
-      const auto [now, kind, index, change] = events_.top();
-      events_.pop();
-      if (kind == Kind::begins) begin(index, now);
-      if (kind == Kind::enters) enter(index, now);
-      if (kind == Kind::arrives) arrive(index, now);
-      if (kind == Kind::leaves && changes_[index] == change) leave(index, now);
-    }
+    for (std::uint32_t rank = 0; rank < at_.size(); ++rank) next_round(rank, 0, when_[rank], ready_);
+    std::ranges::sort(ready_, {}, &Event::at_s);
+    while (take_next()) continue;
   }
 
  private:
-  enum class Kind : std::uint8_t { begins, enters, arrives, leaves };
-  using Event =
-      std::tuple<double, Kind, std::uint32_t, std::uint32_t>;  // seconds; rank, message or link; its change
   struct Rank {
     std::uint32_t round = 0;
     bool begun = false;                    ///< the round
@@ -94,12 +92,32 @@ class Exchanges {
     return static_cast<std::uint32_t>(stage(message / rounds_, message % rounds_)->peer);
   }
 
-  void next_round(std::uint32_t rank, std::uint32_t round, double now) {
+  /// Runs the earliest event; false if there is none.
+  bool take_next() {
+    std::deque<Event>* first = nullptr;
+    for (std::deque<Event>* const queue : {&ready_, &begins_, &added_, &enters_, &arrives_})
+      if (!queue->empty() && (first == nullptr || first->front() > queue->front())) first = queue;
+    if (!leaves_.empty() && (first == nullptr || first->front() > leaves_.top())) {
+      const Event event = leaves_.top();
+      leaves_.pop();
+      if (changes_[event.index] == event.change) leave(event.index, event.at_s);
+      return true;
+    }
+    if (first == nullptr) return false;
+    const Event event = first->front();
+    first->pop_front();
+    if (first == &ready_ || first == &begins_ || first == &added_) begin(event.index, event.at_s);
+    if (first == &enters_) enter(event.index, event.at_s);
+    if (first == &arrives_) arrive(event.index, event.at_s);
+    return true;
+  }
+
+  void next_round(std::uint32_t rank, std::uint32_t round, double at_s, std::deque<Event>& queue) {
     while (round < rounds_ && !stage(rank, round)) ++round;
     at_[rank].round = round;
     at_[rank].begun = false;
-    when_[rank] = now;
-    if (round < rounds_) events_.emplace(now, Kind::begins, rank, 0);
+    when_[rank] = at_s;
+    if (round < rounds_) queue.push_back({at_s, rank});
   }
 
   void begin(std::uint32_t rank, double now) {
@@ -120,9 +138,9 @@ class Exchanges {
     const std::uint32_t message = rank * rounds_ + round;
     const bool crosses = rank / per_node_ != peer(message) / per_node_;
     if (crosses)
-      events_.emplace(now + latency_s_, Kind::enters, message, 0);
+      enters_.push_back({now + latency_s_, message});
     else
-      events_.emplace(now + copy_s_, Kind::arrives, message, 0);
+      arrives_.push_back({now + copy_s_, message});
   }
 
   void enter(std::uint32_t message, double now) {
@@ -135,7 +153,7 @@ class Exchanges {
 
   void plan(std::uint32_t link) {
     ++changes_[link];
-    if (!links_[link].empty()) events_.emplace(links_[link].next_s(), Kind::leaves, link, changes_[link]);
+    if (!links_[link].empty()) leaves_.push({links_[link].next_s(), link, changes_[link]});
   }
 
   /// The first message of the link leaves it, and has arrived if it has left its other link, too.
@@ -162,7 +180,7 @@ class Exchanges {
     const Rank& own = at_[rank];
     if (own.sends || own.receives) return;
     const bool adds = stage(rank, own.round)->arrival == Stage::Arrival::added;
-    next_round(rank, own.round + 1, now + (adds ? add_s_ : 0.0));
+    next_round(rank, own.round + 1, adds ? now + add_s_ : now, adds ? added_ : begins_);
   }
 
   int ranks_;
@@ -173,7 +191,9 @@ class Exchanges {
   std::vector<Rank> at_;
   std::vector<Link> links_;             ///< of node n: 2n carries what it sends, 2n + 1 what it receives
   std::vector<std::uint32_t> changes_;  ///< of each link: an event planned before the last change is void
-  std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
+  std::deque<Event> ready_, begins_, added_, enters_,
+      arrives_;  ///< ascending: each follows its cause after one same time
+  std::priority_queue<Event, std::vector<Event>, std::greater<>> leaves_;
 };
 
 }  // namespace
