@@ -141,18 +141,27 @@ std::string similar_option(const CLI::App& app, const std::string& word, const C
 }
 
 void refuse_wrong_values(const CLI::App& app, int argc, const char* const* argv) {
+  std::string name;
+  const CLI::Option* option = nullptr;
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
     if (word == "--") return;
-    const std::size_t equals = word.find('=');
-    if (!word.starts_with("--") || equals == std::string::npos) continue;
-    const std::string name = word.substr(0, equals), value = word.substr(equals + 1);
-    if (value.empty()) throw Error(ErrorKind::usage, concat(word, " has no value; see --help"));
-    const CLI::Option* const option = find_option(app, name);
+    const std::size_t equals = word.starts_with("--") ? word.find('=') : word.npos;
+    if (word.starts_with("--")) {
+      name = word.substr(0, equals);
+      option = find_option(app, name);
+    }
+    if (equals != word.npos && equals + 1 == word.size())
+      throw Error(ErrorKind::usage, concat(word, " has no value; see --help"));
+    if (option == nullptr || (word.starts_with("--") && equals == word.npos)) continue;
+    const std::string value = equals == word.npos ? word : word.substr(equals + 1);
     const auto is_value = [&](const char* known) { return value == known; };
     constexpr const char* kFlagValues[] = {"true", "false", "on", "off", "yes", "no", "1", "0"};
-    if (option != nullptr && is_flag(*option) && std::ranges::none_of(kFlagValues, is_value))
+    if (equals != word.npos && is_flag(*option) && std::ranges::none_of(kFlagValues, is_value))
       throw Error(ErrorKind::usage, concat(name, " must be true or false, not '", value, "'; see --help"));
+    const bool is_list = option->get_delimiter() == ',';
+    if (is_list && concat(",", value, ",").find(",,") != std::string::npos)
+      throw Error(ErrorKind::usage, concat(name, " has an empty value in '", value, "'; see --help"));
   }
 }
 

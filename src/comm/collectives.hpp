@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -53,5 +54,20 @@ std::unique_ptr<Collective> make_node_window(std::string_view name, const World&
 
 /// Into how many messages the ring cuts each P-th of an array; `network`: they cross from node to node.
 std::size_t ring_chunks(std::size_t piece_floats, bool network);
+
+/// A rank's part in a round of `doubling`: one message in each direction, or in one only, and the use of the received message.
+struct DoublingStage {
+  enum class Arrival { none, added, replaces };
+
+  int peer = 0;
+  bool sends = false;
+  Arrival arrival = Arrival::none;
+};
+
+/// Round 0 adds the arrays of pairs of ranks, and the last round returns the total to them; between them each round is an exchange.
+int doubling_rounds(int ranks);
+
+/// None if the rank neither sends nor receives in that round.
+std::optional<DoublingStage> doubling_stage(int rank, int ranks, int round);
 
 }  // namespace cifar_mpi::comm

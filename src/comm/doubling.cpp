@@ -13,36 +13,18 @@
 namespace cifar_mpi::comm {
 namespace {
 
-/// One message in each direction, or in one only, and the use of the received message.
-struct Stage {
-  enum class Arrival { none, added, replaces };
+using Stage = DoublingStage;
 
-  int peer = 0;
-  bool sends = false;
-  Arrival arrival = Arrival::none;
-};
-
-int parts_of(int ranks) { return static_cast<int>(std::bit_floor(static_cast<unsigned>(ranks))); }
+unsigned parts_of(int ranks) { return std::bit_floor(static_cast<unsigned>(ranks)); }
 
 /// Ranks 2i and 2i + 1 for i below this act as one part.
-int pairs_of(int ranks) { return ranks - parts_of(ranks); }
+int pairs_of(int ranks) { return ranks - static_cast<int>(parts_of(ranks)); }
 
 /// The stages of `rank`; see make_doubling.
 std::vector<Stage> stages_of(int rank, int ranks) {
-  using Arrival = Stage::Arrival;
-  const int parts = parts_of(ranks);
-  const int pairs = pairs_of(ranks);
-  const bool paired = rank < 2 * pairs;
-  if (paired && rank % 2 == 1) return {{rank - 1, true, Arrival::none}, {rank - 1, false, Arrival::replaces}};
-
   std::vector<Stage> stages;
-  if (paired) stages.push_back({rank + 1, false, Arrival::added});
-  const int part = paired ? rank / 2 : rank - pairs;
-  for (int distance = 1; distance < parts; distance *= 2) {
-    const int other = part ^ distance;
-    stages.push_back({other < pairs ? 2 * other : other + pairs, true, Arrival::added});
-  }
-  if (paired) stages.push_back({rank + 1, true, Arrival::none});
+  for (int round = 0; round < doubling_rounds(ranks); ++round)
+    if (const auto stage = doubling_stage(rank, ranks, round)) stages.push_back(*stage);
   return stages;
 }
 
@@ -137,6 +119,23 @@ class DoublingOperation {
 };
 
 }  // namespace
+
+int doubling_rounds(int ranks) { return std::countr_zero(parts_of(ranks)) + 2; }
+
+std::optional<DoublingStage> doubling_stage(int rank, int ranks, int round) {
+  using Arrival = Stage::Arrival;
+  const int pairs = pairs_of(ranks);
+  const bool paired = rank < 2 * pairs, odd = rank % 2 == 1;
+  const bool first = round == 0;
+  if (first || round == doubling_rounds(ranks) - 1) {
+    if (!paired) return std::nullopt;
+    if (first == odd) return Stage{rank ^ 1, true, Arrival::none};
+    return Stage{rank ^ 1, false, first ? Arrival::added : Arrival::replaces};
+  }
+  if (paired && odd) return std::nullopt;
+  const int other = (paired ? rank / 2 : rank - pairs) ^ (1 << (round - 1));
+  return Stage{other < pairs ? 2 * other : other + pairs, true, Arrival::added};
+}
 
 /// Recursive doubling: in stage s the rank exchanges its whole partial sum with the one 2^s away, so that
 /// after log2(P) stages all have the total (Thakur, Rabenseifner, Gropp 2005). Few messages, but all of the

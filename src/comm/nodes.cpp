@@ -9,6 +9,17 @@
 
 namespace cifar_mpi::comm {
 
+namespace {
+
+/// The number of ranks of each node.
+std::vector<int> sizes_of(const Nodes& nodes) {
+  std::vector<int> sizes(static_cast<std::size_t>(nodes.count()), 0);
+  for (const int node : nodes.of_rank) ++sizes[static_cast<std::size_t>(node)];
+  return sizes;
+}
+
+}  // namespace
+
 int Nodes::count() const {
   return of_rank.empty() ? 0 : *std::max_element(of_rank.begin(), of_rank.end()) + 1;
 }
@@ -17,17 +28,9 @@ int Nodes::ranks_on(int node) const {
   return static_cast<int>(std::count(of_rank.begin(), of_rank.end(), node));
 }
 
-int Nodes::fewest_ranks() const {
-  int fewest = ranks_on(0);
-  for (int node = 1; node < count(); ++node) fewest = std::min(fewest, ranks_on(node));
-  return fewest;
-}
+int Nodes::fewest_ranks() const { return of_rank.empty() ? 0 : std::ranges::min(sizes_of(*this)); }
 
-int Nodes::most_ranks() const {
-  int most = 0;
-  for (int node = 0; node < count(); ++node) most = std::max(most, ranks_on(node));
-  return most;
-}
+int Nodes::most_ranks() const { return of_rank.empty() ? 0 : std::ranges::max(sizes_of(*this)); }
 
 Nodes nodes_of(const World& world) {
   int lowest = world.rank();

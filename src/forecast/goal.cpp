@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <iterator>
 #include <limits>
@@ -44,10 +43,7 @@ class Schedule {
   /// Begins after `sender` and `receiver`, which are operations of the two nodes. Returns the operation of the node of `to` with
   /// which the message has arrived.
   int message(int from, int to, double bytes, int sender, int receiver) {
-    if (node_of(from) == node_of(to)) {
-      const double copied_s = 2.0 * bytes / cluster_.links.memory_bytes_per_s;  // read and written
-      return moves(from, copied_s, {sender, receiver});
-    }
+    if (node_of(from) == node_of(to)) return moves(from, cluster_.links.copy_s(bytes), {sender, receiver});
     const long long length = std::max(1LL, std::llround(bytes));
     ++tag_;
     add(from, {sender}, fmt::format("send {}b to {} tag {} cpu 0", length, node_of(to), tag_));
@@ -124,18 +120,11 @@ class Exchange {
   }
 
  private:
-  /// Reads two arrays and writes one.
-  double add_s(double floats) const {
-    return 3.0 * sizeof(float) * floats / cluster_.links.memory_bytes_per_s;
-  }
-
   /// A ring of these ranks; a message is that of `owners` such rings.
   void ring(const Ops& ranks, double floats, int owners, bool network, Ops& when) {
     const std::size_t places = ranks.size();
     if (places < 2) return;
-    const double piece = floats / static_cast<double>(places);
-    const std::size_t chunks = comm::ring_chunks(static_cast<std::size_t>(piece), network);
-    const double chunk = piece / static_cast<double>(chunks);
+    const auto [chunks, chunk] = ring_chunks(floats, static_cast<int>(places), network);
     schedule_.require_room(2 * (places - 1) * places * chunks);  // at least
     std::vector<Ops> have(chunks, when);
     Ops arrives(places);
@@ -145,7 +134,8 @@ class Exchange {
           const std::size_t to = (i + 1) % places;
           const double bytes = owners * chunk * float_bytes_;
           arrives[to] = schedule_.message(ranks[i], ranks[to], bytes, own[i], when[to]);
-          if (round < places - 1) arrives[to] = schedule_.moves(ranks[to], add_s(chunk), {arrives[to]});
+          if (round < places - 1)
+            arrives[to] = schedule_.moves(ranks[to], cluster_.links.add_s(chunk), {arrives[to]});
         }
         own = arrives;
       }
@@ -157,26 +147,22 @@ class Exchange {
     }
   }
 
-  /// In each exchange, both ranks of a pair receive the other's array and add it.
   void doubling(double floats, Ops& when) {
-    const auto parts = static_cast<int>(std::bit_floor(static_cast<unsigned>(cluster_.ranks)));
-    const int pairs = cluster_.ranks - parts;
-    const double bytes = floats * float_bytes_;
-    const auto rank_of = [&](int part) { return part < pairs ? 2 * part : part + pairs; };
-    int* const at = when.data();
-    for (int even = 0; even < 2 * pairs; even += 2) {
-      const int arrived = schedule_.message(even + 1, even, bytes, at[even + 1], at[even]);
-      at[even] = schedule_.moves(even, add_s(floats), {arrived});
-    }
-    for (int distance = 1; distance < parts; distance *= 2) {
+    for (int round = 0; round < comm::doubling_rounds(cluster_.ranks); ++round) {
       std::vector<std::pair<int, int>> messages;  // from rank to rank
-      messages.reserve(static_cast<std::size_t>(parts));
-      for (int part = 0; part < parts; ++part) messages.emplace_back(rank_of(part), rank_of(part ^ distance));
-      send_at_once(messages, bytes, when);
-      for (const auto& [_, to] : messages) at[to] = schedule_.moves(to, add_s(floats), {at[to]});
+      std::vector<int> adding;
+      for (int rank = 0; rank < cluster_.ranks; ++rank) {
+        const auto stage = comm::doubling_stage(rank, cluster_.ranks, round);
+        if (!stage) continue;
+        if (stage->sends) messages.emplace_back(rank, stage->peer);
+        if (stage->arrival == comm::DoublingStage::Arrival::added) adding.push_back(rank);
+      }
+      send_at_once(messages, floats * float_bytes_, when);
+      for (const int rank : adding) {
+        int& at = when[static_cast<std::size_t>(rank)];
+        at = schedule_.moves(rank, cluster_.links.add_s(floats), {at});
+      }
     }
-    for (int even = 0; even < 2 * pairs; even += 2)
-      at[even + 1] = schedule_.message(even, even + 1, bytes, at[even], at[even + 1]);
   }
 
   /// All these messages at once; those from one node to another are one message.
@@ -208,8 +194,7 @@ class Exchange {
   /// the node.
   void two_level(double floats, Ops& when) {
     const int per_node = cluster_.per_node;
-    const double slice = floats / cluster_.owners();
-    const double memory_s = sizeof(float) * slice * (per_node + 1) / cluster_.links.memory_bytes_per_s;
+    const double slice_s = cluster_.slice_s(floats);
     const auto ranks_on = [&](int first) {
       const int last = std::min(first + per_node, cluster_.ranks);
       return std::span(when).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(last - first));
@@ -219,11 +204,11 @@ class Exchange {
       const std::span<int> own = ranks_on(first);
       firsts.push_back(first);
       nodes.push_back(schedule_.join(first, Ops(own.begin(), own.end())));
-      if (per_node > 1) nodes.back() = schedule_.moves(first, memory_s, {nodes.back()});
+      if (per_node > 1) nodes.back() = schedule_.moves(first, slice_s, {nodes.back()});
     }
-    ring(firsts, slice, cluster_.owners(), true, nodes);
+    ring(firsts, floats / cluster_.owners(), cluster_.owners(), true, nodes);
     for (std::size_t n = 0; n < nodes.size(); ++n) {
-      if (per_node > 1) nodes[n] = schedule_.moves(firsts[n], memory_s, {nodes[n]});
+      if (per_node > 1) nodes[n] = schedule_.moves(firsts[n], slice_s, {nodes[n]});
       std::ranges::fill(ranks_on(firsts[n]), nodes[n]);
     }
   }

@@ -30,6 +30,9 @@ TEST_F(ReportProgram, EndsWithTheCodeOfWhatIsWrong) {
   expect_refusal(run_command(kReport + " " + file("bare") + goal), 2, "--goal needs --forecast");
   expect_refusal(run_command(kReport + " " + file("bare") + " --forecast 4 --link 1us,1gbit" + goal), 4,
                  "nothing can be forecast from it");
+  for (const char* const list : {" --forecast 4,", " --forecast=,4", " --forecast 2 4,,8"})
+    expect_refusal(run_command(kReport + " " + file("bare") + list + " --link 1us,1gbit"), 2,
+                   "--forecast has an empty value in '");
   expect_refusal(run_command(kReport + " " + file("bare") + " --html " + file("none/page.html")), 5,
                  "none/page.html");
   expect_refusal(run_command(kReport + " " + file("bare") + " --html " + file("page.html") + " >/dev/full"),

@@ -5,20 +5,24 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <simgrid/s4u.hpp>
+#include <string_view>
 #include <vector>
 
 #include "cifar_mpi/comm/collective.hpp"
 #include "cifar_mpi/comm/world.hpp"
 
-/// Runs an all-reduce of src/comm on simulated ranks: all_reduce_main COLLECTIVE BYTES WIRE. Rank 0 prints the simulated
-/// seconds of one sum that all ranks begin at once, and the largest number of wrong elements on any rank.
+/// Runs an all-reduce of src/comm on simulated ranks: all_reduce_main COLLECTIVE BYTES WIRE PER_NODE. Rank 0 prints the
+/// simulated seconds of one sum that all ranks begin at once, and the largest number of wrong elements on any rank.
 ///
-/// The sources are those of the program. Only waiting differs: polling takes no simulated time, so a rank that polls would
-/// never end. The linker therefore redirects MPI_Test to this file, which collects unfinished requests, and `wait` blocks
-/// until one of them is finished.
+/// The sources are those of the program. Polling takes no simulated time, so a rank that polls would never end. The linker
+/// therefore redirects MPI_Test to this file, which collects unfinished requests, and `wait` blocks until one of them is
+/// finished. It also redirects MPI_Comm_split_type, because each rank has a simulated host of its own: PER_NODE ranks
+/// are a node.
 namespace {
 
 std::vector<MPI_Request*> g_unfinished;  // of this rank: smpirun gives each rank its own globals
+int g_per_node = 1;
 
 void wait() {
   int done = MPI_UNDEFINED;
@@ -40,6 +44,13 @@ void sum(const cifar_mpi::engine::Task& task) {
   cifar_mpi::engine::Lane lane;
   g_unfinished.clear();
   for (task.start(lane); !task.poll(); g_unfinished.clear()) wait();
+}
+
+/// SimGrid shares a link among all messages on it, but a connection sends one after the other. Where a rank has a single
+/// connection to other nodes, its own link therefore carries one message at a time.
+void serialize_connections() {
+  for (simgrid::s4u::Link* const link : simgrid::s4u::Engine::get_instance()->get_all_links())
+    if (link->get_name().ends_with("_UP")) link->set_concurrency_limit(1);
 }
 
 /// Ranks do not leave a barrier at once. All sleep until the same simulated moment, and return it.
@@ -69,10 +80,16 @@ extern "C" int __wrap_MPI_Test(MPI_Request* request, int* done, MPI_Status* stat
   return result;
 }
 
+extern "C" int __wrap_MPI_Comm_split_type(MPI_Comm all, int, int rank, MPI_Info, MPI_Comm* node) {
+  return MPI_Comm_split(all, rank / g_per_node, rank, node);
+}
+
 int main(int argc, char** argv) {
   using namespace cifar_mpi;
-  if (argc != 4) return 2;
+  if (argc != 5) return 2;
+  g_per_node = std::atoi(argv[4]);
   comm::World world(argc, argv, 0.0);
+  if (world.rank() == 0 && argv[1] != std::string_view("doubling")) serialize_connections();
   const std::size_t floats = static_cast<std::size_t>(std::atol(argv[2])) / sizeof(float);
   const auto collective = comm::make_collective(argv[1], world, find_name<comm::Wire>(argv[3]).value());
   Buffer buffer = collective->allocate(floats * sizeof(float));

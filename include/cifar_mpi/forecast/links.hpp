@@ -21,6 +21,11 @@ struct Links {
   /// Seconds for which the message occupies its share of the link.
   double occupied_s(double bytes, int flows) const { return bytes * flows / bytes_per_s; }
 
+  /// Seconds in which a rank copies an array: reads and writes it.
+  double copy_s(double bytes) const { return 2.0 * bytes / memory_bytes_per_s; }
+  /// Seconds in which a rank adds an array to another: reads both and writes one.
+  double add_s(double floats) const { return 3.0 * sizeof(float) * floats / memory_bytes_per_s; }
+
   /// The same links without the cost of bytes (infinite bandwidth), or without the cost of messages (no latency).
   Links without_bytes() const;
   Links without_latency() const;
