@@ -42,7 +42,15 @@ void BenchmarkRun::build(const comm::PlatformFactory& make_platform) {
   std::fill_n(plan.network.augment.deviation, data::kMostChannels, 60.0f);
   step::plan_device(plan, device, make_platform);
   data::Samples train, test;
-  data::make_synthetic(plan.info.image, 10, images_of(plan.config), plan.config.seed, train, test);
+  constexpr std::size_t kDrawn = 256;  // to draw all images takes as long as twenty small steps
+  data::make_synthetic(plan.info.image, 10, kDrawn, plan.config.seed, train, test);
+  const auto repeat = [&](std::vector<std::uint8_t>& values) {
+    const std::size_t drawn = values.size(), size = drawn / kDrawn * images_of(plan.config);
+    values.resize(size);
+    for (std::size_t i = drawn; i < size; ++i) values[i] = values[i - drawn];
+  };
+  repeat(train.images);
+  repeat(train.labels);
   device.samples = evaluation::ResidentData(*device.backend, train);
 }
 

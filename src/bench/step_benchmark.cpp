@@ -210,6 +210,7 @@ void measure(const StepBenchmarkConfig& config, BenchmarkRun& run, Variants& var
   const double step_s = time_steps(world, step, 2 * together, together);
   const int launches = std::max(1, static_cast<int>(std::lround(config.round_s / step_s / together)));
   const int steps = launches * together;
+  const double limits_s = std::clamp(config.round_s / 4, 0.01, 0.05);  // of each of the two limits
   const std::vector<double> before = step.task_seconds();
   const std::vector<StepBenchmark::Row> rows = rows_of(step.program());
   std::vector<double> step_times, processor, images_per_s, products, copies, shares, in_a_row_s, alone_s,
@@ -217,7 +218,7 @@ void measure(const StepBenchmarkConfig& config, BenchmarkRun& run, Variants& var
   for (int round = 0; round < config.rounds; ++round) {
     world.barrier();
     const engine::RooflineLimits mine =
-        measure_limits(run.plan.config.precision, run.plan.config.threads, 0.05);
+        measure_limits(run.plan.config.precision, run.plan.config.threads, limits_s);
     products.push_back(least(world.gather(mine.flops)));
     copies.push_back(least(world.gather(mine.bytes)));
     const Stopwatch watch;

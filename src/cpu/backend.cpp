@@ -1,7 +1,5 @@
 #include "cifar_mpi/cpu/backend.hpp"
 
-#include <sys/mman.h>
-
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -39,23 +37,6 @@ std::string processor_name() {
 
 std::string machine_text() {
   return concat(processor_name(), ", ", instruction_set_text(), ", ", dnnl_version_text());
-}
-
-/// Large allocations use huge pages if the kernel provides them: a step of the tutorial at batch 128 takes 1
-/// to 2 % less time (one thread, three alternating runs).
-Buffer allocate_on_huge_pages(std::size_t bytes) {
-  constexpr std::size_t kHugePage = std::size_t{2} << 20;
-  if (bytes < kHugePage) return allocate_host(bytes);
-  const std::size_t rounded = (bytes + kHugePage - 1) / kHugePage * kHugePage;
-  void* const memory = std::aligned_alloc(kHugePage, rounded);
-  if (memory == nullptr) {
-    throw Error(ErrorKind::device, concat("out of host memory asking for ", bytes >> 20,
-                                          " MiB; use a smaller --batch-size or fewer ranks per node"));
-  }
-  // A failure only costs speed.
-  static_cast<void>(madvise(memory, rounded, MADV_HUGEPAGE));
-  std::memset(memory, 0, rounded);
-  return {static_cast<std::byte*>(memory), bytes, [memory] { std::free(memory); }};
 }
 
 class CpuBackend final : public engine::Backend {

@@ -101,5 +101,18 @@ TEST(Buffer, FromTheHostIsAlignedZeroAndOfTheAskedSize) {
   EXPECT_EQ(allocate_host(20).span<float>().size(), 5u);
 }
 
+TEST(HugePages, AreZeroedAndAlignedWhereTheyFit) {
+  constexpr std::size_t kHugePage = std::size_t{2} << 20;
+  for (const std::size_t size :
+       {std::size_t{0}, std::size_t{100}, kHugePage - 1, kHugePage, 3 * kHugePage + 5}) {
+    const Buffer buffer = allocate_on_huge_pages(size);
+    ASSERT_EQ(buffer.size(), size);
+    const auto bytes = buffer.span<std::byte>();
+    EXPECT_TRUE(std::ranges::all_of(bytes, [](std::byte value) { return value == std::byte{}; })) << size;
+    const std::size_t alignment = size < kHugePage ? 64 : kHugePage;
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(buffer.data()) % alignment, 0u) << size;
+  }
+}
+
 }  // namespace
 }  // namespace cifar_mpi

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "cifar_mpi/cpu/backend.hpp"
+
 namespace cifar_mpi::cpu {
 namespace {
 
@@ -39,6 +41,13 @@ TEST(PeakFlops, OfAvx2IsAtLeastAboutHalfOfAvx512s) {
     avx512 = std::max(avx512, measure_peak_flops(VectorSet::avx512, 1, 0.002));
   }
   EXPECT_GT(avx2, 0.3 * avx512);
+}
+
+TEST(PeakFlops, AreMeasuredInNoTime) {
+  for (const int threads : {1, 3}) {
+    EXPECT_GT(measure_peak_flops(threads, 0.0), 0.0) << threads;
+    EXPECT_GT(measure_copy_rate(threads, 0.0), 0.0) << threads;
+  }
 }
 
 }  // namespace
