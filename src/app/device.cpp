@@ -158,6 +158,15 @@ RunDevice choose_device(const config::TrainConfig& config, const comm::World& wo
   return cpu;
 }
 
+void require_ranks_and_gpus(const config::TrainConfig& config, const comm::World& world) {
+  world.together([&] {
+    config::count_workers(config, world.size());
+    if (config.device != "cuda" || !batch_system().empty()) return;
+    if (const std::string lacks = what_lacks(config, world); !lacks.empty())
+      throw Error(ErrorKind::device, concat("--device cuda: ", lacks, "; use --device cpu"));
+  });
+}
+
 std::vector<std::string> collective_names() {
   std::vector<std::string> names;
   for (const comm::CollectiveInfo& info : comm::collectives()) names.emplace_back(info.name);

@@ -30,6 +30,10 @@ struct RunDevice {
 /// servers use no GPU. Collective.
 RunDevice choose_device(const config::TrainConfig& config, const comm::World& world);
 
+/// Throws AgreedError{usage} when every rank is a server, and AgreedError{device} when a rank cannot use the GPU of
+/// --device cuda. Under a batch system the latter is left to the run, whose record the job reads. Collective.
+void require_ranks_and_gpus(const config::TrainConfig& config, const comm::World& world);
+
 /// The name of the batch system of this job, such as "SLURM"; empty if there is none.
 std::string batch_system();
 

@@ -89,6 +89,7 @@ int run_training(comm::World& world, config::TrainConfig config, const app::Plac
                                        run::note_hung_self_check(directory->directory());
                                    },
                                    app::poll_launcher});
+  app::require_ranks_and_gpus(config, world);  // what is refused here makes no directory
   directory.emplace(config.run_dir, world, &watchdog.heart());
   holds_directory = true;
   std::optional<train::Session> session;  // destroyed after the exit record, before the lock

@@ -20,14 +20,6 @@ std::string joined(const std::vector<std::string>& names) {
   return text;
 }
 
-int resolve_workers(const TrainConfig& config, int ranks) {
-  if (config.update != comm::UpdateKind::server) return ranks;
-  if (config.servers < ranks) return ranks - config.servers;
-  refuse(concat("--servers ", config.servers, " of ", ranks, ranks == 1 ? " rank" : " ranks",
-                " leaves no rank to compute; start at least ", config.servers + 1,
-                " ranks, or give fewer servers"));
-}
-
 /// The number of workers whose gradients make a step.
 int resolve_aggregated(const TrainConfig& config, int workers) {
   if (config.update != comm::UpdateKind::server) return workers;
@@ -242,9 +234,17 @@ void check(const TrainConfig& config) {
   if (config.eval_every == 0.0 && config.keep_best) refuse("--keep-best" + needs);
 }
 
+int count_workers(const TrainConfig& config, int ranks) {
+  if (config.update != comm::UpdateKind::server) return ranks;
+  if (config.servers < ranks) return ranks - config.servers;
+  refuse(concat("--servers ", config.servers, " of ", ranks, ranks == 1 ? " rank" : " ranks",
+                " leaves no rank to compute; start at least ", config.servers + 1,
+                " ranks, or give fewer servers"));
+}
+
 Sizes resolve_sizes(const TrainConfig& config, int all_ranks, const data::DatasetInfo& dataset) {
   Sizes sizes;
-  const int ranks = resolve_workers(config, all_ranks);
+  const int ranks = count_workers(config, all_ranks);
   sizes.workers = ranks;
   sizes.aggregated = resolve_aggregated(config, ranks);
   const std::int64_t batch = resolve_batch(config, sizes.aggregated);

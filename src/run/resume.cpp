@@ -96,8 +96,12 @@ std::string usual_advice(const std::string& item, const StartRequest& asked, con
                                 ? ""
                                 : concat(", --allow-change ", item == kLength ? "steps" : item.substr(2),
                                          " to resume with this value");
-  return concat("; give the same options to resume", allow,
-                ", or choose another --run-dir, with --init-from ", path, " to start from its weights");
+  const std::string other =
+      concat("; give the same options to resume", allow, ", or choose another --run-dir");
+  if (item == "model") return concat(other, "; the weights of one model cannot start another");
+  const bool of_shapes = item == "network input" || item == "dataset image";
+  return concat(other, ", with --init-from ", path, " to start from its weights",
+                of_shapes ? " if no layer has another shape" : "");
 }
 
 /// Advice for a global batch that is not the checkpoint's.

@@ -22,7 +22,8 @@ namespace cifar_mpi::train {
 report::RunEvent start_event(const step::Plan& plan, std::uint64_t step, std::uint64_t reached,
                              const std::string& last_end);
 
-/// The sentence of a start that resumes after `step` steps and repeats those up to `reached`.
+/// The sentence of a start that begins after `step` steps and repeats those up to `reached`; with the reason, if
+/// no other line shows a checkpoint.
 std::string repeat_text(std::uint64_t step, std::uint64_t reached);
 
 /// Collective; between steps, after so many. Throws an AgreedError{diverged} unless what a checkpoint would hold is finite.

@@ -33,6 +33,24 @@ TEST(RequireSameRun, NamesTheItemThatDiffers) {
                {"some/file.h5", "its --seed is 7, this one's is 1",
                 "choose another --run-dir, with --init-from some/file.h5"},
                [&] { compare(other, run); });
+  // Weights of another network cannot start this one.
+  other = run;
+  other[0].second = "resnet20";
+  expect_error(
+      ErrorKind::checkpoint,
+      {"its model is resnet20, this one's is tutorial; give the same options to resume, or choose another "
+       "--run-dir; the weights of one model cannot start another"},
+      [&] { compare(other, run); });
+  for (const std::string item : {"network input", "dataset image"}) {
+    expect_error(
+        ErrorKind::checkpoint,
+        {"its " + item +
+         " is 8x8, this one's is 12x12; give the same options to resume, or choose another "
+         "--run-dir, with --init-from some/file.h5 to start from its weights if no layer has another shape"},
+        [&] {
+          compare({{item, "8x8"}}, {{item, "12x12"}});
+        });
+  }
   expect_error(ErrorKind::checkpoint, {"--lr is not recorded, this one's is 0.1"}, [&] {
     compare({run[0], run[1]}, run);
   });

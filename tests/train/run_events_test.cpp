@@ -15,6 +15,14 @@ TEST(HostsText, CountsTheRanksOfEachHost) {
   EXPECT_LT(hosts_text(many).size(), 4200u);
 }
 
+TEST(RepeatText, SaysWhyAllStepsAreRepeated) {
+  EXPECT_EQ(repeat_text(21, 28), "the previous start logged step 28: this start repeats 7 steps");
+  EXPECT_EQ(
+      repeat_text(0, 1),
+      "the previous start logged step 1: this start repeats 1 step, because the run directory holds no later "
+      "checkpoint");
+}
+
 using RunEventsTest = RunTest;
 
 /// KIND@STEP of each event, and the rest of its text.

@@ -180,6 +180,9 @@ struct Sizes {
 /// Checks that need no file. Throws Error{usage} naming the option and the value.
 void check(const TrainConfig& config);
 
+/// The ranks that compute. Throws Error{usage} when all of them are servers.
+int count_workers(const TrainConfig& config, int ranks);
+
 /// Throws Error{usage} when the servers or the batches do not fit the ranks, or an image size does not fit the network's
 /// input, Error{data} when the dataset is too small for the ranks.
 Sizes resolve_sizes(const TrainConfig& config, int ranks, const data::DatasetInfo& dataset);

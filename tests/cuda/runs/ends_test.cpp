@@ -52,6 +52,17 @@ TEST_F(GpuRunEnd, RefusesToStartWithoutAGpu) {
   expect_no_device(2, "env CUDA_VISIBLE_DEVICES= " + unshared("hidden"), sentence);
   expect_no_device(2, where_rank(1, "CUDA_VISIBLE_DEVICES=", unshared("hidden", "--share-gpus")),
                    sentence + "; use --device cpu (on rank 1");
+  EXPECT_FALSE(std::filesystem::exists(file("hidden")));
+  // In a job the record is made, because the launcher may change the code.
+  expect_no_device(1, "env SLURM_JOB_ID=1 CUDA_VISIBLE_DEVICES= " + unshared("of_a_job"), sentence);
+  EXPECT_NE(exit_record("of_a_job").find(sentence), std::string::npos) << exit_record("of_a_job");
+}
+
+TEST_F(GpuRunEnd, ChoosesNoDeviceForServersAlone) {
+  const Outcome refused = run_command(kTrain + small("served") + " --update server");
+  expect_refusal(refused, 2, "--servers 1 of 1 rank leaves no rank to compute");
+  EXPECT_EQ(count_lines_with(refused.output, "device: "), 0) << refused.output;
+  EXPECT_FALSE(std::filesystem::exists(file("served")));
 }
 
 TEST_F(GpuRunEnd, SaysInOneSentenceThatMemoryIsShort) {
