@@ -92,7 +92,9 @@ Simulated simulate(const Case& c) {
   return found;
 }
 
-void compare(const Case& c, double most = 0.05) {
+/// In two-level the ranks of a node do not keep step for ever, as they do in the forecast.
+void compare(const Case& c) {
+  const double most = c.pattern == Pattern::two_level ? 0.1 : 0.03;
   const Links links{
       .message = {{0.0, kLatency}}, .bytes_per_s = kSpeed, .memory_bytes_per_s = 2.0 * kCopySpeed};
   Cluster cluster{links, c.ranks, c.per_node};
