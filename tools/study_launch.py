@@ -114,7 +114,8 @@ def kind_of(line):
     """What a measurement is one of: launches of one kind take about as long as each other."""
     if line["part"] == "scaling":
         return f"scaling, {line['nodes']} {'node' if line['nodes'] == 1 else 'nodes'}, {line['batch']} images per rank"
-    return {"node": "nodes", "sums": "all-reduce over all nodes", "pair": "pairs of nodes", "accuracy": "trainings"}.get(line["part"], line["part"])
+    names = {"node": "nodes", "sums": "all-reduce over all nodes", "pair": "pairs of nodes", "accuracy": "trainings"}
+    return names.get(line["part"], line["part"])
 
 
 class Budget:

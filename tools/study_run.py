@@ -235,11 +235,13 @@ class Study:
         hosts = self.alive()
         if round_ >= self.args.rounds or not hosts:
             return
-        speeds = [line["result"]["images_per_s"] for line in self.lines if line["part"] == "node" and line["round"] == 0 and "result" in line]
+        speeds = [line["result"]["images_per_s"] for line in self.lines
+                  if line["part"] == "node" and line["round"] == 0 and "result" in line]
         ms = [f"{max(0.1, 1e3 * self.args.batch_size * self.args.ranks / statistics.median(speeds)):.4g}"] if speeds else []
         program = self.bench("ways", "--ways", ",".join(self.args.ways), "--model", self.args.model, "--batch-size", self.args.batch_size,
                              "--slow-factor", 1, "--seconds", self.args.seconds / 4, *(["--compute-ms", *ms] if ms else []))
-        self.measure("ways", hosts, program, lambda said: read_ways(said, self.args.ways), round_, round=round_, ways=",".join(self.args.ways))
+        self.measure("ways", hosts, program, lambda said: read_ways(said, self.args.ways), round_, round=round_,
+                     ways=",".join(self.args.ways))
 
     def accuracy(self, turn):
         """Trains the next seed on all nodes, or with --apart the next seeds, each on a node of its own."""
