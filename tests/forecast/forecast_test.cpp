@@ -111,13 +111,13 @@ TEST(ForecastAllReduce, EndsOnNoRankBeforeTheLastIsReady) {
 
 TEST(ForecastAllReduce, TakesSecondsForAsManyRanksAsAForecastMayHave) {
   const auto processor_s = [] { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; };
-  const double begin_s = processor_s();  // 0.1 s; round by round, the ring takes more than 20 s
+  const double begin_s = processor_s();  // 0.1 s without sanitizers; the ring, round by round, more than 20 s
   EXPECT_GT(seconds(Pattern::ring, 4e6, cluster(kMostRanks)), 2.0 * (kMostRanks - 1) * kLatency);
   EXPECT_GT(seconds(Pattern::two_level, 4e6, cluster(kMostRanks, 4)), 2.0 * (kMostRanks / 4 - 1) * kLatency);
   comm::Nodes nodes;
   for (int r = 0; r < kMostRanks; ++r) nodes.of_rank.push_back(r);
   EXPECT_EQ(comm::choose_collective(nodes).for_the_rest, "ring");
-  EXPECT_LT(processor_s() - begin_s, 3.0);
+  EXPECT_LT(processor_s() - begin_s, 12.0);
   EXPECT_GT(seconds(Pattern::doubling, 4e6, cluster(kMostRanks, 4)), 15 * kLatency);
 }
 
