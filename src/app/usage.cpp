@@ -146,14 +146,15 @@ void refuse_wrong_values(const CLI::App& app, int argc, const char* const* argv)
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
     if (word == "--") return;
-    const std::size_t equals = word.starts_with("--") ? word.find('=') : word.npos;
-    if (word.starts_with("--")) {
+    const bool is_option = word.starts_with("--");
+    const std::size_t equals = is_option ? word.find('=') : word.npos;
+    if (is_option) {
       name = word.substr(0, equals);
       option = find_option(app, name);
     }
     if (equals != word.npos && equals + 1 == word.size())
       throw Error(ErrorKind::usage, concat(word, " has no value; see --help"));
-    if (option == nullptr || (word.starts_with("--") && equals == word.npos)) continue;
+    if (option == nullptr || (is_option && equals == word.npos)) continue;
     const std::string value = equals == word.npos ? word : word.substr(equals + 1);
     const auto is_value = [&](const char* known) { return value == known; };
     constexpr const char* kFlagValues[] = {"true", "false", "on", "off", "yes", "no", "1", "0"};

@@ -67,7 +67,7 @@ struct DoublingStage {
 /// Round 0 adds the arrays of pairs of ranks, and the last round returns the total to them; between them each round is an exchange.
 int doubling_rounds(int ranks);
 
-/// None if the rank neither sends nor receives in that round.
+/// Returns none if the rank neither sends nor receives in that round.
 std::optional<DoublingStage> doubling_stage(int rank, int ranks, int round);
 
 }  // namespace cifar_mpi::comm

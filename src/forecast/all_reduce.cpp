@@ -25,8 +25,8 @@ Edge edge(const Cluster& cluster, double bytes, int flows) {
 
 /// A round of a ring for each of its chunks: place i sends over edges[i] to place i + 1, as soon as it has added the chunk that
 /// arrived in the round before, and its link is free.
-void round(const std::vector<Edge>& edges, double add_s, std::vector<std::vector<double>>& have,
-           std::vector<double>& free) {
+void ring_round(const std::vector<Edge>& edges, double add_s, std::vector<std::vector<double>>& have,
+                std::vector<double>& free) {
   std::vector<double> arrives(edges.size());
   for (std::vector<double>& at : have) {
     for (std::size_t i = 0; i < edges.size(); ++i) {
@@ -38,8 +38,8 @@ void round(const std::vector<Edge>& edges, double add_s, std::vector<std::vector
   }
 }
 
-/// P - 1 rounds of a ring of P places with one chunk, in O(P). `start` has when each place sends its first message, and then
-/// when it sends its P-th.
+/// P - 1 rounds of a ring of P places with one chunk, in O(P) for each value of `occupies` (two at most here). Replaces the times
+/// in `start`, at which each place sends its first message, by those at which it sends its P-th.
 ///
 /// In each round the latest chain of messages moves to the next place, or stays and waits for the link. If it moves j times, it
 /// stays P - 1 - j times, best where the link is occupied longest. So place i starts at the maximum, over j < P and the places v
@@ -76,7 +76,7 @@ void pass_around(const std::vector<Edge>& edges, double add_s, std::vector<doubl
   start = ends;
 }
 
-/// Replaces when each place is ready for the ring by when the ring ends there.
+/// Replaces the time at which each place is ready for the ring by the time at which the ring ends there.
 void ring(const std::vector<Edge>& edges, std::size_t chunks, double chunk_add_s, std::vector<double>& when) {
   const std::size_t places = when.size();
   if (places < 2) return;
@@ -87,7 +87,7 @@ void ring(const std::vector<Edge>& edges, std::size_t chunks, double chunk_add_s
   std::vector<std::vector<double>> have(chunks, when);
   std::vector<double> free = when;
   for (std::size_t i = 0; i < 2 * (places - 1); ++i)
-    round(edges, i < places - 1 ? chunk_add_s : 0.0, have, free);
+    ring_round(edges, i < places - 1 ? chunk_add_s : 0.0, have, free);
   for (std::size_t i = 0; i < places; ++i) when[i] = std::max(have.back()[i], free[i]);
 }
 

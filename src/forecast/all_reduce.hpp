@@ -46,7 +46,7 @@ RingChunks ring_chunks(double floats, int places, bool network);
 ///   when  [ranks] seconds: when each rank is ready for the all-reduce; replaced by when it ends on that rank
 ///
 /// Messages inside a node are copies at the speed of memory. A rank sends one message after the other to the same rank.
-/// Messages of several ranks of a node share its link, in each direction, while they are on it: in `two_level` the ranks of a
+/// Messages of several ranks of a node share its link, in each direction, while they are on it. In `two_level` the ranks of a
 /// node keep step. The ring does not limit how far a place runs ahead of the next.
 void all_reduce(Pattern pattern, double floats, double float_bytes, const Cluster& cluster,
                 std::vector<double>& when);

@@ -20,30 +20,30 @@ class Link {
  public:
   void enter(double now, std::uint32_t message, double occupies_s) {
     advance(now);
-    messages_.emplace_back(had_s_ + occupies_s, message);
+    messages_.emplace_back(served_s_ + occupies_s, message);
   }
   std::uint32_t leave(double now) {
     advance(now);
     const std::uint32_t message = messages_.front().second;
-    had_s_ = messages_.front().first;
+    served_s_ = messages_.front().first;
     messages_.erase(messages_.begin());
     return message;
   }
   bool empty() const { return messages_.empty(); }
   /// When the first message leaves if no other enters before.
   double next_s() const {
-    return at_s_ + (messages_.front().first - had_s_) * static_cast<double>(messages_.size());
+    return at_s_ + (messages_.front().first - served_s_) * static_cast<double>(messages_.size());
   }
 
  private:
   void advance(double now) {
-    if (!messages_.empty()) had_s_ += (now - at_s_) / static_cast<double>(messages_.size());
+    if (!messages_.empty()) served_s_ += (now - at_s_) / static_cast<double>(messages_.size());
     at_s_ = now;
   }
 
-  std::vector<std::pair<double, std::uint32_t>> messages_;  ///< each leaves at this value of `had_s_`
-  double at_s_ = 0.0;                                       ///< when had_s_ was computed
-  double had_s_ = 0.0;  ///< seconds of the whole link for each message since the beginning
+  std::vector<std::pair<double, std::uint32_t>> messages_;  ///< each leaves at this value of `served_s_`
+  double at_s_ = 0.0;                                       ///< when served_s_ was computed
+  double served_s_ = 0.0;  ///< seconds for which each message has had the whole link
 };
 
 struct Event {
@@ -66,12 +66,12 @@ class Exchanges {
         copy_s_(cluster.links.copy_s(bytes)),
         add_s_(add_s),
         when_(when),
-        at_(when.size()),
+        states_(when.size()),
         links_(2 * static_cast<std::size_t>(cluster.nodes())),
-        changes_(links_.size()) {}
+        versions_(links_.size()) {}
 
   void run() {
-    for (std::uint32_t rank = 0; rank < at_.size(); ++rank) next_round(rank, 0, when_[rank], ready_);
+    for (std::uint32_t rank = 0; rank < states_.size(); ++rank) next_round(rank, 0, when_[rank], ready_);
     std::ranges::sort(ready_, {}, &Event::at_s);
     while (take_next()) continue;
   }
@@ -100,7 +100,7 @@ class Exchanges {
     if (!leaves_.empty() && (first == nullptr || first->front() > leaves_.top())) {
       const Event event = leaves_.top();
       leaves_.pop();
-      if (changes_[event.index] == event.change) leave(event.index, event.at_s);
+      if (versions_[event.index] == event.change) leave(event.index, event.at_s);
       return true;
     }
     if (first == nullptr) return false;
@@ -114,16 +114,16 @@ class Exchanges {
 
   void next_round(std::uint32_t rank, std::uint32_t round, double at_s, std::deque<Event>& queue) {
     while (round < rounds_ && !stage(rank, round)) ++round;
-    at_[rank].round = round;
-    at_[rank].begun = false;
+    states_[rank].round = round;
+    states_[rank].begun = false;
     when_[rank] = at_s;
     if (round < rounds_) queue.push_back({at_s, rank});
   }
 
   void begin(std::uint32_t rank, double now) {
-    Rank& own = at_[rank];
+    Rank& own = states_[rank];
     const Stage part = *stage(rank, own.round);
-    const Rank& other = at_[static_cast<std::size_t>(part.peer)];
+    const Rank& other = states_[static_cast<std::size_t>(part.peer)];
     const bool other_begun = other.begun && other.round == own.round;
     own.begun = true;
     own.sends = part.sends && !sends_at_once_;
@@ -152,32 +152,35 @@ class Exchanges {
   }
 
   void plan(std::uint32_t link) {
-    ++changes_[link];
-    if (!links_[link].empty()) leaves_.push({links_[link].next_s(), link, changes_[link]});
+    ++versions_[link];
+    if (!links_[link].empty()) leaves_.push({links_[link].next_s(), link, versions_[link]});
   }
 
   /// The first message of the link leaves it, and has arrived if it has left its other link, too.
   void leave(std::uint32_t link, double now) {
     const std::uint32_t message = links_[link].leave(now);
     plan(link);
-    std::uint32_t& passed = at_[message / rounds_].passed;
+    std::uint32_t& passed = states_[message / rounds_].passed;
     passed ^= 1U << message % rounds_;
     if ((passed >> message % rounds_ & 1) == 0) arrive(message, now);
   }
 
   void arrive(std::uint32_t message, double now) {
     const std::uint32_t round = message % rounds_;
-    Rank& from = at_[message / rounds_];
+    Rank& from = states_[message / rounds_];
     const std::uint32_t to = peer(message);
-    at_[to].early |= 1U << round;
-    if (at_[to].begun && at_[to].round == round) at_[to].receives = false, end_round(to, now);
+    states_[to].early |= 1U << round;
+    if (states_[to].begun && states_[to].round == round) {
+      states_[to].receives = false;
+      end_round(to, now);
+    }
     if (sends_at_once_) return;
     from.sends = false;
     end_round(message / rounds_, now);
   }
 
   void end_round(std::uint32_t rank, double now) {
-    const Rank& own = at_[rank];
+    const Rank& own = states_[rank];
     if (own.sends || own.receives) return;
     const bool adds = stage(rank, own.round)->arrival == Stage::Arrival::added;
     next_round(rank, own.round + 1, adds ? now + add_s_ : now, adds ? added_ : begins_);
@@ -188,11 +191,11 @@ class Exchanges {
   bool sends_at_once_;
   double occupies_s_, latency_s_, copy_s_, add_s_;
   std::vector<double>& when_;
-  std::vector<Rank> at_;
-  std::vector<Link> links_;             ///< of node n: 2n carries what it sends, 2n + 1 what it receives
-  std::vector<std::uint32_t> changes_;  ///< of each link: an event planned before the last change is void
+  std::vector<Rank> states_;
+  std::vector<Link> links_;              ///< of node n: 2n carries what it sends, 2n + 1 what it receives
+  std::vector<std::uint32_t> versions_;  ///< of each link: an event planned before the last change is void
   std::deque<Event> ready_, begins_, added_, enters_,
-      arrives_;  ///< ascending: each follows its cause after one same time
+      arrives_;  ///< ascending, because each kind of event follows its cause after a constant time
   std::priority_queue<Event, std::vector<Event>, std::greater<>> leaves_;
 };
 
