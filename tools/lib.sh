@@ -72,10 +72,11 @@ run_ctest() {
   local log=$build/ctest.log again=$build/ctest_again.log failed=$build/Testing/Temporary/LastTestsFailed.log status=0 summary
   summary=$log
   ctest_without_summary "$log" "$@" || status=$?
-  if [ "$status" = 8 ] && [ -s "$failed" ] && [ "$(wc -l <"$failed")" -le 5 ]; then
+  if [ "$status" = 8 ] && [[ " $* " != *' --'@(repeat|stop-|test-dir)* ]] && grep -q '^[0-9]*% tests passed' "$log" &&
+    [ -s "$failed" ] && [ "$(wc -l <"$failed")" -le 5 ]; then
     summary=$again
     say "these tests failed and run again, each alone: $(sed 's/^[0-9]*://' "$failed" | xargs)"
-    if ctest_without_summary "$again" --rerun-failed; then
+    if ctest_without_summary "$again" "$@" --rerun-failed -j 1; then
       status=0
       say "they passed alone, so the tests pass; CTest's summary of the others: $(grep -m 1 'tests passed,' "$log")"
     fi

@@ -92,7 +92,7 @@ def judge_bits(lines, problems):
     """Nodes with one kernel plan must agree on every bit, and each with itself."""
     plans = defaultdict(lambda: defaultdict(set))
     for line in lines:
-        plans[line["result"]["kernels"]][line["node"]].add(line["result"]["bits"])
+        plans[line["result"]["kernels"], line["result"].get("program")][line["node"]].add(line["result"]["bits"])
     for nodes in plans.values():
         for node, bits in nodes.items():
             if len(bits) > 1:
@@ -106,8 +106,9 @@ def judge_bits(lines, problems):
             problems += [f"{node} computes other bits than the other nodes with the same kernels." for node in alone]
         else:
             problems.append(f"{', '.join(sorted(steady))} disagree on the bits of a step; no majority shows which of them is right.")
-    if len(plans) > 1:
-        problems.append(f"The nodes use {len(plans)} different kernel plans, so their bits are compared within each plan alone.")
+    kernels = {name for name, _ in plans}
+    if len(kernels) > 1:
+        problems.append(f"The nodes use {len(kernels)} different kernel plans, so their bits are compared within each plan alone.")
 
 
 def rounds_of(lines, name):
@@ -153,12 +154,15 @@ def slow_steps(lines, nodes, margin, chance):
     each block.
     """
     (rounds, shares), found = slices_of(lines), {}
-    fastest = {node: fast([time for row in rounds.values() for time in row.get(node, [])]) for node in nodes}
 
     def of_others(node, values):
         return statistics.median(value for other, value in values.items() if other != node)
 
     for node in nodes if len(nodes) > 1 else []:
+        its_rounds = [row for row in rounds.values() if node in row and len(row) > 1]  # a round that ends early lacks nodes
+        fastest = {other: fast(times) for other in nodes if (times := [time for row in its_rounds for time in row.get(other, [])])}
+        if not its_rounds:
+            continue
         less = max(0.0, 1 - shares[node] / (of_others(node, shares) or 1.0))
         share = 1 - of_others(node, fastest) / fastest[node] if fastest[node] else 0.0
         # a launch may be slow from its start to its end, for example by where its memory lies
@@ -223,7 +227,7 @@ def judge_pairs(lines, hosts, problems, metrics):
         rounds[line["round"]][tuple(line["nodes"])] = line["result"]["bandwidth_gbit_s"]
     shares, most = defaultdict(list), max(map(len, rounds.values()), default=0)
     for row in rounds.values():
-        if 2 * len(row) < most:
+        if 4 * len(row) < 3 * most:
             continue  # a round that was cut off; few pairs do not show what is usual
         best = {node: max(rate for pair, rate in row.items() if node in pair) for pair in row for node in pair}
         for pair, rate in row.items():
@@ -233,7 +237,7 @@ def judge_pairs(lines, hosts, problems, metrics):
         pairs[name] = {"bandwidth_gbit_s": interval([r["bandwidth_gbit_s"] for r in results]),
                        "latency_us": interval([r["message_us"][0] for r in results])}
         metrics[f"pair {name}: bandwidth"] = {"unit": "Gbit/s", **pairs[name]["bandwidth_gbit_s"]}
-    slow = [pair for pair, values in shares.items() if max(values) < SLOW_LINK]
+    slow = [pair for pair, values in shares.items() if len(values) > 1 and max(values) < SLOW_LINK]
     of_node = {node: [pair for pair in shares if node in pair] for node in hosts}
     whole = [node for node, own in of_node.items() if len(own) > 1 and all(pair in slow for pair in own)]
     for node in whole:
@@ -391,7 +395,8 @@ def summarize(settings, lines):
     """study.json of the raw lines; of several lines of one measurement the last counts, and failures are listed."""
     newest = {}
     for line in lines:
-        newest[line["key"]] = line
+        if "cut_off" not in line or line["key"] not in newest:
+            newest[line["key"]] = line
     good = [line for line in newest.values() if "result" in line]
     good.sort(key=lambda line: [settings["hosts"].index(node) for node in line["nodes"]] if line["part"] in ("node", "pair") else [])
     part = {name: [line for line in good if line["part"] == name] for name in ("node", "pair", "sums", "links", "scaling", "ways", "accuracy")}

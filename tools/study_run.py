@@ -201,14 +201,14 @@ class Study:
         for pairs in tournament(self.shuffled(self.alive(), f"links {round_}")):
             self.each([lambda pair=pair: self.measure_link("pair", sorted(pair, key=self.args.hosts.index), round_) for pair in pairs])
         if len(self.alive()) > 1:
-            self.measure_link("links", self.alive(), 0)  # once, and again if a node is lost
+            self.measure_link("links", self.alive(), 0, round_)  # once, and again if a node is lost
             found = [line["result"] for line in self.lines if line["part"] == "links" and "result" in line]
             if found:
                 files.replace(os.path.join(self.args.out, "links.json"), (json.dumps(found[-1]) + "\n").encode())
 
-    def measure_link(self, part, nodes, round_):
+    def measure_link(self, part, nodes, round_, turn=None):
         program, read = self.json_of(f"{part} {' '.join(nodes)}", self.bench("links", "--seconds", self.args.seconds / 20))
-        self.measure(part, nodes, program, lambda said: read(said)[0], round_, per_node=1, round=round_)
+        self.measure(part, nodes, program, lambda said: read(said)[0], round_ if turn is None else turn, per_node=1, round=round_)
 
     def scaling(self, repeat):
         """A launch of each point, in random order, whose interval is not narrow enough; at most --repeats of them."""
@@ -249,6 +249,7 @@ class Study:
         now_ = [seed for seed in range(1, self.args.seeds + 1) if seed not in self.trained][:len(nodes) if self.args.apart else 1]
         if not nodes or not now_:
             return
+        turn = max(turn, 1) if self.trained else turn  # of all starts, the first training alone is made in any case
         self.trained.update(now_)
         with concurrent.futures.ThreadPoolExecutor(max_workers=len(now_)) as pool:
             list(pool.map(lambda node, seed: self.train([node] if self.args.apart else nodes, seed, turn), nodes, now_))

@@ -310,7 +310,7 @@ RunTestsRefusesOptionsThatCTestIgnores() {
     says "run_tests: CTest has no option '${words##* }'; see ctest --help"
   done
   ! grep '^cmake' "$calls" || fail 'it was built first'
-  ends_with 8 "$clone/tools/run_tests" -R Ring -j4 --repeat until-pass:2 --timeout=60 -LE slow -VV -E 'a|b'
+  ends_with 8 "$clone/tools/run_tests" -R Ring -j4 --repeat until-pass:2 --timeout 60 -LE slow -VV -E 'a|b'
 }
 
 RunTestsSaysInCiWhereTheTimeWent() {

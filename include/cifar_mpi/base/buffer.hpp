@@ -53,7 +53,7 @@ class Buffer {
 /// Zeroed host memory, 64-byte aligned; `size` may be 0. Throws Error{device} when there is not enough.
 Buffer allocate_host(std::size_t size);
 
-/// The same; from 2 MiB on huge pages, if the kernel provides them, and aligned to them. A step of the tutorial at
+/// Like allocate_host, but from 2 MiB on it aligns to huge pages and asks the kernel for them. A step of the tutorial at
 /// batch 128 takes 1 to 2 % less time on them (one thread, three alternating runs).
 Buffer allocate_on_huge_pages(std::size_t bytes);
 
