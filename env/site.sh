@@ -23,7 +23,8 @@ export CIFAR_MPI_SRUN_OPTIONS=${CIFAR_MPI_SRUN_OPTIONS-}
 # What to bind each rank to: none, core, numa or socket. With none, its threads may use all cores of the job on the node.
 export CIFAR_MPI_BIND=${CIFAR_MPI_BIND:-none}
 # On nodes with several network cards: the one for MPI over TCP, and the one over which NCCL connects its ranks.
-# export OMPI_MCA_btl_tcp_if_include=eth0 export NCCL_SOCKET_IFNAME=eth0
+# export OMPI_MCA_btl_tcp_if_include=eth0
+# export NCCL_SOCKET_IFNAME=eth0
 
 # shellcheck source=env/mpirun.sh
 . "$root/env/mpirun.sh"

@@ -1,7 +1,10 @@
 """Shows the result of tools/study: as text, as an HTML page in the style of cifar_mpi_report, and two of them side by side."""
+import contextlib
 from html import escape
 
 from study_numbers import counted
+
+HEAD = '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'  # of each page
 
 
 def digits(value):
@@ -128,6 +131,13 @@ def curves_of(study, suffix=""):
     return {f"{mode} scaling{suffix}": rows for mode, rows in study["scaling"].items()}
 
 
+def is_page(path):
+    """Whether a page may replace the file: only another page, because --page could name a dataset by mistake."""
+    with contextlib.suppress(OSError), open(path, "rb") as file:
+        return file.read(len(HEAD)) in (b"", HEAD.encode())
+    return True  # writing reports the problem
+
+
 def whole_page(title, style, body):
     """`style` is the path of the report's style sheet."""
     try:
@@ -135,7 +145,7 @@ def whole_page(title, style, body):
             css = file.read()
     except OSError:
         css = ""  # a tree without sources: the page is plain
-    return ('<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">\n'
+    return (f'{HEAD}<meta name="viewport" content="width=device-width">\n'
             f"<title>{escape(title)}</title><style>\n{css}\n"
             "svg text { fill: var(--soft); font-size: 12px; }\nfigure { max-width: 46rem; }\n</style></head><body><main>\n"
             f"<h1>{escape(title)}</h1>{body}\n</main></body></html>\n")

@@ -2,6 +2,7 @@
 import concurrent.futures
 import contextlib
 import datetime
+import fcntl
 import itertools
 import json
 import math
@@ -37,23 +38,35 @@ class Study:
         self.trained = set()  # seeds of this start and of earlier ones
         self.raw = os.path.join(args.out, "raw.jsonl")
         settings = {name: getattr(args, name) for name in SETTINGS}
-        if os.path.exists(self.raw):
-            first, self.lines = read_raw(self.raw)
+        self.hold()
+        first, self.lines = read_raw(self.raw) if os.path.getsize(self.raw) else (None, [])
+        if any("result" in line for line in self.lines):
             for name, value in settings.items():
                 if first["settings"].get(name) != value:
                     fail(f"{args.out} holds a study with another {'--' + name.replace('_', '-')} ({first['settings'].get(name)}, not "
                          f"{value}); resume it with its own options, or name another folder with --out")
             self.settings = first["settings"]
-        else:
-            self.settings = {**settings, "began": now(), "command": shlex.join(sys.argv), "commit": commit()}
-            try:
-                os.makedirs(args.out, exist_ok=True)
-                self.append({"format": numbers.FORMAT + " raw", "version": RAW_VERSION, "settings": self.settings})
-            except OSError as error:
-                fail(f"{self.raw} cannot be written: {error.strerror}; name another folder with --out")
+        else:  # without a result, begin anew: a mistyped option must not stay with the folder
+            self.settings, self.lines = {**settings, "began": now(), "command": shlex.join(sys.argv), "commit": commit()}, []
+            os.truncate(self.raw, 0)
+            self.append({"format": numbers.FORMAT + " raw", "version": RAW_VERSION, "settings": self.settings})
         self.done = {line["key"] for line in self.lines if "result" in line}
         self.trained.update(line["seed"] for line in self.lines if line["part"] == "accuracy" and "result" in line)
         self.budget = Budget(args.minutes, self.lines)
+
+    def hold(self):
+        """Makes raw.jsonl, and keeps other studies out of the folder until this one ends."""
+        try:
+            os.makedirs(self.args.out, exist_ok=True)
+            self.held = open(self.raw, "a", encoding="utf-8")
+        except OSError as error:
+            fail(f"{self.raw} cannot be written: {error.strerror}; name another folder with --out")
+        try:
+            fcntl.flock(self.held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            fail(f"another study is measuring in {self.args.out}; wait until it ends, or name another folder with --out")
+        except OSError:
+            note("this file system has no locks, so do not start two studies in one folder")
 
     def append(self, line):
         with self.lock, open(self.raw, "a", encoding="utf-8") as file:
@@ -90,7 +103,7 @@ class Study:
             line["result"] = read(self.launcher.run(hosts, program, per_node, self.budget.limit_s(turn, limit or self.args.timeout)))
         except (Failed, OSError, ValueError, KeyError, IndexError, StopIteration, ZeroDivisionError) as error:
             if getattr(error, "status", 1) == 2:
-                fail(f"{program[0]} refused its options: {error}")
+                fail(f"{key} cannot start: {error}")
             if getattr(error, "status", 1) == 124 and self.budget.is_over(turn):
                 line["cut_off"] = True
                 note(f"{key} is cut off: the time of --minutes is over")

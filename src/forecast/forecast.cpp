@@ -12,6 +12,7 @@
 
 #include "cifar_mpi/base/atomic_file.hpp"
 #include "cifar_mpi/base/error.hpp"
+#include "cifar_mpi/base/input_file.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/comm/collective.hpp"
 #include "comm/collectives.hpp"
@@ -246,7 +247,14 @@ void check(const report::Timeline& timeline) {
     refuse("no step was recorded on all ranks; record a run with more steps");
 }
 
-void write(const std::string& path, const std::string& text) {
+/// An export may only replace a file with the same `mark` first bytes, because its option could name another file by mistake.
+void write(const std::string& path, const std::string& text, std::size_t mark, const char* option) {
+  const InputFile file(path);
+  std::string head(mark, '\0');
+  if (file.size() > 0 && !(file.read(std::as_writable_bytes(std::span(head))) && text.starts_with(head)))
+    throw Error(ErrorKind::usage,
+                concat(path, " exists and is no such export of cifar_mpi_report; give another name with ",
+                       option, ", or remove it"));
   write_atomically(path, std::as_bytes(std::span(text)));
 }
 
@@ -279,11 +287,13 @@ std::vector<std::string> export_step(const report::Timeline& timeline, const Req
   const ExportedStep step = forecaster.exported(ranks);
   std::vector<std::string> lines;
   if (!request.goal.empty()) {
-    write(request.goal, goal_schedule(step));
+    write(request.goal, goal_schedule(step), std::string_view("// A step of ").size(), "--goal");
     lines.push_back(fmt::format("{:<14}  {}", "GOAL", request.goal));
   }
   if (request.chakra.empty()) return lines;
-  for (int r = 0; r < ranks; ++r) write(concat(request.chakra, ".", r, ".et"), chakra_trace(step, r));
+  constexpr std::size_t kMetadata = 8;
+  for (int r = 0; r < ranks; ++r)
+    write(concat(request.chakra, ".", r, ".et"), chakra_trace(step, r), kMetadata, "--chakra");
   lines.push_back(
       fmt::format("{:<14}  {}.0.et to {}.{}.et", "Chakra", request.chakra, request.chakra, ranks - 1));
   return lines;

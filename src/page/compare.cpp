@@ -82,7 +82,7 @@ Comparison compare(const std::vector<Run>& runs) {
   }
   table.head = {"run"};
   table.head.insert(table.head.end(), differing.begin(), differing.end());
-  for (const char* name : {"ranks", "steps", "accuracy", "best", "images/s", "seconds"})
+  for (const char* name : {"ranks", "last step", "accuracy", "best", "images/s", "seconds"})
     table.head.emplace_back(name);
   for (std::size_t i = 0; i < runs.size(); ++i) {
     Row& row = table.rows.emplace_back(Row{runs[i].name});

@@ -328,6 +328,19 @@ TEST(ExportStep, RefusesWhatItCannotWrite) {
           {.ranks = {4}, .links = links, .goal = folder / "missing/step.goal"});
   refuses(ErrorKind::io, {"cannot write", "missing/step.0.et", "No such file"},
           {.ranks = {4}, .links = links, .chakra = folder / "missing/step"});
+  for (const std::string name : {"step.goal", "step.3.et"}) {  // where a mistake names another file
+    write_file(folder / name, "precious");
+    expect_error(ErrorKind::usage, {name, " exists and is no such export", "or remove it"}, [&] {
+      export_step(uneven_ranks(),
+                  {.ranks = {4}, .links = links, .goal = folder / "step.goal", .chakra = folder / "step"});
+    });
+    EXPECT_EQ(read_file(folder / name), "precious");
+    write_file(folder / name, "");
+    export_step(uneven_ranks(),
+                {.ranks = {4}, .links = links, .goal = folder / "step.goal", .chakra = folder / "step"});
+    export_step(uneven_ranks(),
+                {.ranks = {4}, .links = links, .goal = folder / "step.goal", .chakra = folder / "step"});
+  }
   report::Timeline served = uneven_ranks();
   served.collective = "server, 1";
   expect_error(ErrorKind::usage, {"parameter servers"},

@@ -135,10 +135,10 @@ TEST(Report, ComparesSeveralRunsInATable) {
   report_runs({{folder / "a", folder / "größer", folder / "bare"}, folder / "all.html", ""}, Log());
   const std::string said = testing::internal::GetCapturedStdout();
   const std::string table =
-      "run       lr  tag  ranks  steps  accuracy     best  images/s  seconds\n"
-      "a        0.1    -      -    400   97.50 %  97.50 %      5007       20\n"
-      "größer  0.05  <b>      -    200   95.00 %  95.00 %      5036       10\n"
-      "bare       -    -      -      -         -        -         -        -\n";
+      "run       lr  tag  ranks  last step  accuracy     best  images/s  seconds\n"
+      "a        0.1    -      -        400   97.50 %  97.50 %      5007       20\n"
+      "größer  0.05  <b>      -        200   95.00 %  95.00 %      5036       10\n"
+      "bare       -    -      -          -         -        -         -        -\n";
   EXPECT_NE(said.find(table), std::string::npos) << said;
   const std::string page = read_file(folder / "all.html");
   EXPECT_NE(page.find("<th scope=\"row\">größer</th><td>0.05</td><td>&lt;b&gt;</td>"), std::string::npos);

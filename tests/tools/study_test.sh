@@ -146,6 +146,19 @@ ResumesWithoutRepeatingWhatItHas() {
   [ "$(launches)" = "$((before + 1))" ] || fail "started $(($(launches) - before)) programs for one missing line"
   run 2 --hosts "$hosts" --parts nodes --model resnet20
   says 'holds a study with another --model (tutorial, not resnet20)'
+  # where nothing was measured, a mistyped option does not stay with the folder
+  sed -i 1q study/raw.jsonl
+  run 0 --hosts "$hosts" --parts nodes --model resnet20
+}
+
+LetsOneStudyMeasureInAFolder() {
+  programs
+  mkdir study
+  exec 9>>study/raw.jsonl
+  flock 9
+  ends_with 2 "$study" --build "$fake/build" --parts nodes
+  says "study: another study is measuring in $here/study; wait until it ends, or name another folder with --out"
+  [ ! -s study/raw.jsonl ] || fail 'it wrote to the file of the other study'
 }
 
 GoesWithoutANodeThatDies() {
@@ -319,6 +332,11 @@ END
   says 'study: --compare takes two studies, as in --compare before after; got 1: before'
   run 2 --page page.html
   says '--page needs --compare'
+  echo precious >data.h5
+  ends_with 2 "$study" --compare before after --page data.h5
+  says 'data.h5 exists and is not a page of tools/study; name another file with --page, or remove it'
+  [ "$(cat data.h5)" = precious ] || fail 'the page replaced another file'
+  ends_with 0 "$study" --compare before after --page compared.html
   ends_with 2 "$study" --compare before after --page /nowhere/page.html
   says '/nowhere/page.html cannot be written: No such file or directory'
   sed -i 's/"version": 2/"version": 1/' after/study.json
@@ -335,7 +353,7 @@ TellsWhatFailed() {
   says 'cifar_mpi_bench is older than this tools/study; build it again'
   stand_in "$fake/build/cifar_mpi_bench" <<<'echo "cifar_mpi_bench: no such network" >&2; exit 2'
   run 2 --parts nodes
-  says 'refused its options: cifar_mpi_bench: no such network'
+  says 'cannot start: cifar_mpi_bench: no such network'
   stand_in "$fake/build/cifar_mpi_bench" <<<'sleep 20'
   run 1 --parts nodes --rounds 2 --timeout 0.2 --out slow
   says 'failed: no end after 0.2 s'
