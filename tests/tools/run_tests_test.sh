@@ -3,7 +3,7 @@
 set -euo pipefail
 # shellcheck source=tests/tools/check.sh
 . "$(dirname "${BASH_SOURCE[0]}")/check.sh"
-unset CI CTEST_PARALLEL_LEVEL
+unset CI CI_STARTED CTEST_PARALLEL_LEVEL
 
 # tests_are 'NAME COMMAND'...: a folder `build` with these tests
 tests_are() {
