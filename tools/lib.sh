@@ -66,14 +66,15 @@ slowest_files() {
     "$build/.ninja_log" | sort -rn | first_ten >&2
 }
 
-# run_ctest ARGUMENT...: the tests of $build; returns CTest's status and ends with its summary. Where at most five tests failed, they
-# run again, each alone: other work may have disturbed them. With $CI, what took longest comes before the summary.
+# run_ctest ARGUMENT...: the tests of $build; returns CTest's status and ends with its summary. With $disturbed, up to five tests that
+# failed run again, each alone: other work may have disturbed them. Not those that find faults by chance: one failure is enough.
+# With $CI, what took longest comes before the summary.
 run_ctest() {
   local log=$build/ctest.log again=$build/ctest_again.log failed=$build/Testing/Temporary/LastTestsFailed.log status=0 summary
   summary=$log
   ctest_without_summary "$log" "$@" || status=$?
-  if [ "$status" = 8 ] && [[ " $* " != *' --'@(repeat|stop-|test-dir)* ]] && grep -q '^[0-9]*% tests passed' "$log" &&
-    [ -s "$failed" ] && [ "$(wc -l <"$failed")" -le 5 ]; then
+  if [ -n "${disturbed-}" ] && [ "$status" = 8 ] && [[ " $* " != *' --'@(repeat|stop-|test-dir)* ]] && grep -q '^[0-9]*% tests passed' "$log" &&
+    [ -s "$failed" ] && [ "$(wc -l <"$failed")" -le 5 ] && ! grep -qE ':(Hostile|SmallFile|.*Random)' "$failed"; then
     summary=$again
     say "these tests failed and run again, each alone: $(sed 's/^[0-9]*://' "$failed" | xargs)"
     if ctest_without_summary "$again" "$@" --rerun-failed -j 1; then
