@@ -22,8 +22,6 @@ std::string delimited(const report::Message& message) {
 
 class Trace {
  public:
-  Trace() : text_(delimited(report::Message().bytes(1, "0.0.4"))) {}  // GlobalMetadata: version
-
   /// Rounds the ends of work, so that microseconds do not add up to an error.
   std::int64_t work(double seconds, const Ids& after) {
     const std::int64_t begin = std::llround(1e6 * work_s_);
@@ -61,7 +59,7 @@ class Trace {
     return last_;
   }
 
-  std::string text_;
+  std::string text_{kChakraBegins};
   std::int64_t last_ = 0;
   double work_s_ = 0.0;
 };

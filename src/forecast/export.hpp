@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "forecast/all_reduce.hpp"
@@ -32,12 +33,17 @@ struct ExportedStep {
 /// Throws Error{usage} for more than 127 ranks per node, since `cpu` is a byte in LogGOPSim, and for more than
 /// kMostOperations operations.
 std::string goal_schedule(const ExportedStep& step);
+constexpr std::string_view kGoalBegins = "// A step of ";  ///< every schedule does
 constexpr std::size_t kMostOperations =
     6'000'000;  ///< about 300 MB of text; a ring of 1000 ranks has 5 million
 
 /// The step of one rank as an execution trace of Chakra (https://github.com/mlcommons/chakra, et_def.proto): messages of
 /// protobuf, each after its length. Work is COMP_NODE in microseconds, an all-reduce COMM_COLL_NODE.
 std::string chakra_trace(const ExportedStep& step, int rank);
+/// Every trace does: GlobalMetadata with its version, after its length.
+constexpr std::string_view kChakraBegins =
+    "\x07\x0a\x05"
+    "0.0.4";
 constexpr int kMostTraces = 1024;  ///< one file for each rank
 
 }  // namespace cifar_mpi::forecast

@@ -247,14 +247,17 @@ void check(const report::Timeline& timeline) {
     refuse("no step was recorded on all ranks; record a run with more steps");
 }
 
-/// An export may only replace a file with the same `mark` first bytes, because its option could name another file by mistake.
-void write(const std::string& path, const std::string& text, std::size_t mark, const char* option) {
+/// An export may only replace an export, because its option could name another file by mistake.
+void require_export_or_nothing(const std::string& path, std::string_view begins, const char* option) {
   const InputFile file(path);
-  std::string head(mark, '\0');
-  if (file.size() > 0 && !(file.read(std::as_writable_bytes(std::span(head))) && text.starts_with(head)))
-    throw Error(ErrorKind::usage,
-                concat(path, " exists and is no such export of cifar_mpi_report; give another name with ",
-                       option, ", or remove it"));
+  std::string head(begins.size(), '\0');
+  if (file.size() == 0 || (file.read(std::as_writable_bytes(std::span(head))) && head == begins)) return;
+  throw Error(ErrorKind::usage,
+              concat(path, " exists and is no such export of cifar_mpi_report; give another name with ",
+                     option, ", or remove it"));
+}
+
+void write(const std::string& path, const std::string& text) {
   write_atomically(path, std::as_bytes(std::span(text)));
 }
 
@@ -283,17 +286,19 @@ std::vector<std::string> export_step(const report::Timeline& timeline, const Req
   if (!request.chakra.empty() && ranks > kMostTraces)
     throw Error(ErrorKind::usage, concat("--chakra writes a file for each rank, at most ", kMostTraces,
                                          ", not ", ranks, "; forecast fewer ranks"));
+  const auto trace_path = [&](int rank) { return concat(request.chakra, ".", rank, ".et"); };
+  if (!request.goal.empty()) require_export_or_nothing(request.goal, kGoalBegins, "--goal");
+  for (int r = 0; r < ranks && !request.chakra.empty(); ++r)
+    require_export_or_nothing(trace_path(r), kChakraBegins, "--chakra");
   const Forecaster forecaster(timeline, request.links);
   const ExportedStep step = forecaster.exported(ranks);
   std::vector<std::string> lines;
   if (!request.goal.empty()) {
-    write(request.goal, goal_schedule(step), std::string_view("// A step of ").size(), "--goal");
+    write(request.goal, goal_schedule(step));
     lines.push_back(fmt::format("{:<14}  {}", "GOAL", request.goal));
   }
   if (request.chakra.empty()) return lines;
-  constexpr std::size_t kMetadata = 8;
-  for (int r = 0; r < ranks; ++r)
-    write(concat(request.chakra, ".", r, ".et"), chakra_trace(step, r), kMetadata, "--chakra");
+  for (int r = 0; r < ranks; ++r) write(trace_path(r), chakra_trace(step, r));
   lines.push_back(
       fmt::format("{:<14}  {}.0.et to {}.{}.et", "Chakra", request.chakra, request.chakra, ranks - 1));
   return lines;

@@ -278,11 +278,11 @@ std::string goal_schedule(const ExportedStep& step) {
     throw Error(ErrorKind::usage,
                 "--goal: LogGOPSim takes latencies up to 2.147 s; give the links a shorter one");
   return Writer(step).write(
-      fmt::format("// A step of {} ranks, {} per node. A rank in this file is a node.\n"
+      fmt::format("{}{} ranks, {} per node. A rank in this file is a node.\n"
                   "// cpu 0: messages; cpu 1 to {}: work of the node's ranks; above: their sums and copies.\n"
                   "// The links of the forecast: LogGOPSim -L {} -o 0 -g 0 -G {:.6g} -O 0 -S 2147483647\n"
                   "num_ranks {}\n",
-                  cluster.ranks, cluster.per_node, cluster.per_node, latency_ns,
+                  kGoalBegins, cluster.ranks, cluster.per_node, cluster.per_node, latency_ns,
                   1e9 / cluster.links.bytes_per_s, cluster.nodes()));
 }
 

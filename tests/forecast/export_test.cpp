@@ -329,17 +329,16 @@ TEST(ExportStep, RefusesWhatItCannotWrite) {
   refuses(ErrorKind::io, {"cannot write", "missing/step.0.et", "No such file"},
           {.ranks = {4}, .links = links, .chakra = folder / "missing/step"});
   for (const std::string name : {"step.goal", "step.3.et"}) {  // where a mistake names another file
-    write_file(folder / name, "precious");
-    expect_error(ErrorKind::usage, {name, " exists and is no such export", "or remove it"}, [&] {
-      export_step(uneven_ranks(),
-                  {.ranks = {4}, .links = links, .goal = folder / "step.goal", .chakra = folder / "step"});
-    });
-    EXPECT_EQ(read_file(folder / name), "precious");
-    write_file(folder / name, "");
-    export_step(uneven_ranks(),
-                {.ranks = {4}, .links = links, .goal = folder / "step.goal", .chakra = folder / "step"});
-    export_step(uneven_ranks(),
-                {.ranks = {4}, .links = links, .goal = folder / "step.goal", .chakra = folder / "step"});
+    const TempDir used;
+    const Request request{.ranks = {4}, .links = links, .goal = used / "step.goal", .chakra = used / "step"};
+    write_file(used / name, "precious");
+    expect_error(ErrorKind::usage, {name, " exists and is no such export", "or remove it"},
+                 [&] { export_step(uneven_ranks(), request); });
+    EXPECT_EQ(read_file(used / name), "precious");
+    EXPECT_EQ(used.files(), 1u) << "something was written before the refusal";
+    write_file(used / name, "");
+    export_step(uneven_ranks(), request);
+    export_step(uneven_ranks(), request);
   }
   report::Timeline served = uneven_ranks();
   served.collective = "server, 1";
