@@ -105,7 +105,11 @@ TEST(FftNetwork, TakesKernelsOf3x3WhereTheyWereMeasuredToBeFaster) {
                             {8, 256, 4, false},
                             {8, 512, 64, false},
                             {7, 64, 64, true},
-                            {7, 64, 64, false, Precision::bf16}}) {
+                            {7, 64, 64, false, Precision::bf16},
+                            {7, 256, 16, false, Precision::bf16},
+                            {7, 256, 256, !has_amx(), Precision::bf16},
+                            {14, 128, 256, !has_amx(), Precision::bf16},
+                            {30, 56, 128, false, Precision::bf16}}) {
     if (m.precision == Precision::bf16 && !has_bf16()) continue;
     const NetworkRun run(
         {.net = network_of_3x3(m.side, m.channels), .batch = m.batch, .precision = m.precision});

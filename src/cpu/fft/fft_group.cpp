@@ -116,12 +116,13 @@ double taps_inside(int side, int kernel) {
 double direct_speed(engine::Precision precision) { return precision == engine::Precision::bf16 ? 2.0 : 1.0; }
 
 /// Whether measurements confirm the rule for such layers. With 512 channels of 8x8 pixels, batch 64, 3x3
-/// kernels take as long as direct ones: the weights' spectra are 109 MB, read once for each piece.
+/// kernels take as long as direct ones: the weights' spectra are 109 MB, read once for each piece. In bf16,
+/// direct 3x3 kernels are faster on AMX, and where channels allow our kernels only vectors of AVX2.
 bool is_measured(const ConvFft& conv, engine::Precision precision) {
   constexpr int kMostPairs = 256 * 256;
   if (conv.kernel >= 5) return true;
-  return conv.kernel == 3 && precision == engine::Precision::fp32 &&
-         conv.src.extent.channels * conv.dst.extent.channels <= kMostPairs;
+  const bool outruns = precision == engine::Precision::fp32 || (conv.set == VectorSet::avx512 && !has_amx());
+  return conv.kernel == 3 && outruns && conv.src.extent.channels * conv.dst.extent.channels <= kMostPairs;
 }
 
 /// The largest slowdown() that counts as work shared well.
