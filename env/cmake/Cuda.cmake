@@ -51,7 +51,7 @@ if(NOT CIFAR_MPI_CUDA STREQUAL "OFF")
     target_include_directories(cuda_headers SYSTEM INTERFACE ${CUDAToolkit_INCLUDE_DIRS} ${CUDNN_INCLUDE_DIR}
                                                              ${CUBLASLT_INCLUDE_DIR} ${NCCL_INCLUDE_DIR})
     add_library(cuda_system INTERFACE)
-    target_link_libraries(cuda_system INTERFACE cuda_headers ${CUDNN_LIBRARY} ${CUBLASLT_LIBRARY} ${NCCL_LIBRARY}
+    target_link_libraries(cuda_system INTERFACE cuda_headers ${CUDNN_LIBRARY} cublaslt_on_demand ${NCCL_LIBRARY}
                                                 CUDA::cudart_static ${CMAKE_DL_LIBS})
     set(CIFAR_MPI_HAVE_CUDA ON)
   endif()

@@ -148,6 +148,14 @@ void require_writable(const DirectoryEntry& file) {
   const TemporaryFile probe(file);
 }
 
+void require_like_or_nothing(const InputFile& file, std::string_view begins, std::string_view what,
+                             std::string_view option) {
+  std::string head(begins.size(), '\0');
+  if (file.size() == 0 || (file.read(std::as_writable_bytes(std::span(head))) && head == begins)) return;
+  throw Error(ErrorKind::usage, concat(file.path(), " exists and is not ", what, "; give another name with ",
+                                       option, ", or remove it"));
+}
+
 void write_atomically(const DirectoryEntry& file, std::span<const std::byte> content) {
   check_target(file);
   TemporaryFile temporary(file);

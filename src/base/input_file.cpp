@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <utility>
 #include <vector>
@@ -48,11 +49,19 @@ off_t next_data(int descriptor, off_t from) {
 
 /// The content of a file of at most `most` bytes; empty if the file is larger or reading fails.
 std::optional<std::string> read_all(int descriptor, std::size_t most) {
-  std::string content(most + 1, '\0');
-  const ssize_t size = read_some(descriptor, content.data(), content.size());
-  if (size < 0 || static_cast<std::size_t>(size) > most) return std::nullopt;
-  content.resize(static_cast<std::size_t>(size));
-  return content;
+  std::string content;
+  for (std::size_t filled = 0; filled <= most;) {
+    content.resize(std::min(most + 1, std::max<std::size_t>(4096, 2 * filled)));
+    const ssize_t size =
+        read_some(descriptor, content.data() + filled, content.size() - filled, static_cast<off_t>(filled));
+    if (size < 0) return std::nullopt;
+    filled += static_cast<std::size_t>(size);
+    if (filled < content.size()) {
+      content.resize(filled);
+      return content;
+    }
+  }
+  return std::nullopt;
 }
 
 }  // namespace

@@ -17,7 +17,7 @@ bool few_weights(const Desc& master) {
   return master.get_size() <= kMostBytes;
 }
 
-WeightCopy plan_copy(const Dnnl& dnnl, const Desc& master, const Desc& wanted) {
+WeightCopy plan_weight_copy(const Dnnl& dnnl, const Desc& master, const Desc& wanted) {
   if (wanted == master) return {wanted, std::nullopt, std::nullopt};
   const OneThread one(few_weights(master));
   return {wanted, std::nullopt, make_reorder(dnnl, master, wanted)};
@@ -70,13 +70,14 @@ Affine make_affine(const Dnnl& dnnl, const AffineFormats& formats, AffineKernels
   affine.dst = kernels.forward.describe(dnnl::query::dst_md);
   affine.grad_dst = kernels.weight_gradient.describe(dnnl::query::diff_dst_md);
   affine.master = master == Desc() ? kernels.weight_gradient.describe(dnnl::query::diff_weights_md) : master;
-  affine.forward_weights = plan_copy(dnnl, affine.master, kernels.forward.describe(dnnl::query::weights_md));
+  affine.forward_weights =
+      plan_weight_copy(dnnl, affine.master, kernels.forward.describe(dnnl::query::weights_md));
   affine.wants_grad_src = formats.wants_grad_src;
   affine.relu = formats.relu;
   if (affine.wants_grad_src) {
     const Desc wanted = kernels.data_gradient.describe(dnnl::query::weights_md);
     affine.backward_weights = rotation ? plan_rotated_copy(dnnl, affine.master, wanted, std::move(*rotation))
-                                       : plan_copy(dnnl, affine.master, wanted);
+                                       : plan_weight_copy(dnnl, affine.master, wanted);
   }
   affine.kernels = std::move(kernels);
   return affine;

@@ -13,10 +13,10 @@ namespace {
 
 using engine::Task;
 
-constexpr std::size_t kLine = 64;
+constexpr std::size_t kCacheLine = 64;
 
 std::size_t scratch_of_thread(const Kernel& kernel) {
-  return (kernel.scratch_bytes() + kLine - 1) / kLine * kLine;
+  return (kernel.scratch_bytes() + kCacheLine - 1) / kCacheLine * kCacheLine;
 }
 
 /// The first exception of a loop's bodies, which must not throw.

@@ -129,7 +129,7 @@ __device__ void write_sample(const InputPlace& place, const Divisor& width, std:
 /// One block per sample. Reads a crop twice, the second time from the cache, and writes it once; downsampling reads each
 /// pixel several times there. Little data moves, so the limit is the serial work of one thread: the draw and the map.
 template <class T>
-__global__ void __launch_bounds__(kThreads) train(TrainInput input, Divisor width) {
+__global__ void __launch_bounds__(kThreads) train_sample(TrainInput input, Divisor width) {
   __shared__ data::SampleRef sample;
   __shared__ data::AugmentDraw draw;
   const InputPlace& place = input.place;
@@ -148,7 +148,7 @@ __global__ void __launch_bounds__(kThreads) train(TrainInput input, Divisor widt
 
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    evaluate(InputPlace place, Divisor width, const std::uint64_t* __restrict__ cursor) {
+    evaluate_sample(InputPlace place, Divisor width, const std::uint64_t* __restrict__ cursor) {
   const std::uint64_t sample = *cursor + blockIdx.x;
   const int values = place.spec.output().count();
   T* const out = static_cast<T*>(place.x) + static_cast<std::int64_t>(blockIdx.x) * values;
@@ -170,14 +170,16 @@ __global__ void move_cursor(std::uint64_t* cursor, int batch) {
 void train_input(cudaStream_t stream, const TrainInput& input) {
   const Grid grid{static_cast<unsigned>(input.place.batch), kThreads};
   const Divisor width(input.place.spec.crop_width);
-  with_type(input.place.type, [&]<class T>(T) { launch("augment", stream, grid, train<T>, input, width); });
+  with_type(input.place.type,
+            [&]<class T>(T) { launch("augment", stream, grid, train_sample<T>, input, width); });
 }
 
 void evaluate_input(cudaStream_t stream, const InputPlace& place, std::uint64_t* cursor) {
   const Grid grid{static_cast<unsigned>(place.batch), kThreads};
   const Divisor width(place.spec.crop_width);
-  with_type(place.type,
-            [&]<class T>(T) { launch("evaluation input", stream, grid, evaluate<T>, place, width, cursor); });
+  with_type(place.type, [&]<class T>(T) {
+    launch("evaluation input", stream, grid, evaluate_sample<T>, place, width, cursor);
+  });
   launch("evaluation cursor", stream, {1, 1}, move_cursor, cursor, place.batch);
 }
 

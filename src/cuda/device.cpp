@@ -153,6 +153,7 @@ Device::Device(const engine::BackendOptions& options) {
                        build_advice(10 * properties_.major + properties_.minor, CUDART_VERSION),
                        ", or use --device cpu"));
   }
+  static_cast<void>(cublasLtGetVersion());  // loads it: cuDNN needs it too, and might not find it
   cudaStream_t made = nullptr;
   check(cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking), "making a stream");
   copies_ = Stream(made);

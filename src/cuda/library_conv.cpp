@@ -16,7 +16,7 @@ constexpr float kZero = 0.0f;
 /// More than the algorithms of any direction.
 constexpr int kMostAlgorithms = 16;
 
-cudnnDataType_t data_type(ValueType type) {
+cudnnDataType_t cudnn_type(ValueType type) {
   return type == ValueType::bf16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_FLOAT;
 }
 
@@ -24,7 +24,7 @@ Owned<cudnnTensorDescriptor_t> images(ValueType type, int batch, const Extent& e
   cudnnTensorDescriptor_t made = nullptr;
   check(cudnnCreateTensorDescriptor(&made), "describing images");
   Owned<cudnnTensorDescriptor_t> desc(made);
-  check(cudnnSetTensor4dDescriptor(made, CUDNN_TENSOR_NHWC, data_type(type), batch, extent.channels,
+  check(cudnnSetTensor4dDescriptor(made, CUDNN_TENSOR_NHWC, cudnn_type(type), batch, extent.channels,
                                    extent.height, extent.width),
         "describing images");
   return desc;
@@ -82,7 +82,7 @@ void LibraryConv::describe() {
   cudnnFilterDescriptor_t made = nullptr;
   check(cudnnCreateFilterDescriptor(&made), "describing weights");
   weights_ = Owned<cudnnFilterDescriptor_t>(made);
-  check(cudnnSetFilter4dDescriptor(made, data_type(shape_.type), CUDNN_TENSOR_NHWC, shape_.outputs,
+  check(cudnnSetFilter4dDescriptor(made, cudnn_type(shape_.type), CUDNN_TENSOR_NHWC, shape_.outputs,
                                    shape_.in.channels, shape_.kernel, shape_.kernel),
         "describing weights");
   forward_.conv = convolution(padding, shape_.stride);

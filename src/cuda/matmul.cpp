@@ -19,7 +19,7 @@ constexpr std::uint32_t kAlignment = 16;
 /// Algorithms requested from cuBLASLt, the best one first.
 constexpr int kMostProposals = 8;
 
-cudaDataType data_type(ValueType type) { return type == ValueType::bf16 ? CUDA_R_16BF : CUDA_R_32F; }
+cudaDataType cublas_type(ValueType type) { return type == ValueType::bf16 ? CUDA_R_16BF : CUDA_R_32F; }
 
 /// The attributes that identify an algorithm of cuBLASLt, and their sizes in bytes.
 struct Setting {
@@ -46,7 +46,7 @@ void set(cublasLtMatrixLayout_t layout, cublasLtMatrixLayoutAttribute_t attribut
 Owned<cublasLtMatrixLayout_t> transposed_layout(ValueType type, std::int64_t rows, std::int64_t columns,
                                                 int count) {
   cublasLtMatrixLayout_t made = nullptr;
-  check(cublasLtMatrixLayoutCreate(&made, data_type(type), static_cast<std::uint64_t>(columns),
+  check(cublasLtMatrixLayoutCreate(&made, cublas_type(type), static_cast<std::uint64_t>(columns),
                                    static_cast<std::uint64_t>(rows), columns),
         "describing a matrix");
   Owned<cublasLtMatrixLayout_t> layout(made);

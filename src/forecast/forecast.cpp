@@ -12,7 +12,6 @@
 
 #include "cifar_mpi/base/atomic_file.hpp"
 #include "cifar_mpi/base/error.hpp"
-#include "cifar_mpi/base/input_file.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/comm/collective.hpp"
 #include "comm/collectives.hpp"
@@ -247,16 +246,6 @@ void check(const report::Timeline& timeline) {
     refuse("no step was recorded on all ranks; record a run with more steps");
 }
 
-/// An export may only replace an export, because its option could name another file by mistake.
-void require_export_or_nothing(const std::string& path, std::string_view begins, const char* option) {
-  const InputFile file(path);
-  std::string head(begins.size(), '\0');
-  if (file.size() == 0 || (file.read(std::as_writable_bytes(std::span(head))) && head == begins)) return;
-  throw Error(ErrorKind::usage,
-              concat(path, " exists and is no such export of cifar_mpi_report; give another name with ",
-                     option, ", or remove it"));
-}
-
 void write(const std::string& path, const std::string& text) {
   write_atomically(path, std::as_bytes(std::span(text)));
 }
@@ -287,9 +276,10 @@ std::vector<std::string> export_step(const report::Timeline& timeline, const Req
     throw Error(ErrorKind::usage, concat("--chakra writes a file for each rank, at most ", kMostTraces,
                                          ", not ", ranks, "; forecast fewer ranks"));
   const auto trace_path = [&](int rank) { return concat(request.chakra, ".", rank, ".et"); };
-  if (!request.goal.empty()) require_export_or_nothing(request.goal, kGoalBegins, "--goal");
+  constexpr std::string_view kExport = "such an export of cifar_mpi_report";
+  if (!request.goal.empty()) require_like_or_nothing(request.goal, kGoalBegins, kExport, "--goal");
   for (int r = 0; r < ranks && !request.chakra.empty(); ++r)
-    require_export_or_nothing(trace_path(r), kChakraBegins, "--chakra");
+    require_like_or_nothing(trace_path(r), kChakraBegins, kExport, "--chakra");
   const Forecaster forecaster(timeline, request.links);
   const ExportedStep step = forecaster.exported(ranks);
   std::vector<std::string> lines;

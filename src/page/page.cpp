@@ -122,7 +122,7 @@ Charts histograms(const Run& run) {
 std::string head(const std::string& title) {
   // The policy allows no loading or sending, and only the page's own style and script, even if a run's files contain
   // hostile text. The hashes allow no style attributes; the script sets styles through the DOM, which is allowed.
-  return concat("<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">", kPageMark,
+  return concat(kPageBegins,
                 "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">"
                 "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; base-uri 'none'; "
                 "form-action 'none'; img-src data:; style-src '",

@@ -8,8 +8,9 @@
 
 namespace cifar_mpi::page {
 
-/// This mark is within the first 512 bytes of every page.
-inline constexpr std::string_view kPageMark = "<meta name=\"generator\" content=\"cifar_mpi_report\">";
+inline constexpr std::string_view kPageBegins =  ///< every page does
+    "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">"
+    "<meta name=\"generator\" content=\"cifar_mpi_report\">";
 
 /// The whole page, self-contained. `path` is where it will be written.
 std::string page_html(const std::vector<Run>& runs, const std::string& path);

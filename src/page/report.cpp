@@ -1,7 +1,6 @@
 #include "cifar_mpi/page/report.hpp"
 
 #include <fmt/core.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <iterator>
@@ -9,8 +8,6 @@
 #include <span>
 
 #include "cifar_mpi/base/atomic_file.hpp"
-#include "cifar_mpi/base/error.hpp"
-#include "cifar_mpi/base/input_file.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "page/page.hpp"
 #include "page/run.hpp"
@@ -27,19 +24,6 @@ void tell(const Run& run, bool named, const Log& log) {
   for (const std::string& problem : run.problems) log.warn(problem);
 }
 
-/// A page may only replace a page, because --html could name a checkpoint by mistake.
-void require_page_or_nothing(const DirectoryEntry& page) {
-  const InputFile file(page);
-  if (!file.problem().empty()) return;  // writing reports any other problem
-  std::string head(512, '\0');
-  head.resize(static_cast<std::size_t>(
-      std::max<ssize_t>(::pread(file.descriptor(), head.data(), head.size(), 0), 0)));
-  if (head.empty() || head.find(kPageMark) != std::string::npos) return;
-  throw Error(ErrorKind::usage, concat(page.path(),
-                                       " exists and is not a page of cifar_mpi_report; give another "
-                                       "name with --html, or remove it"));
-}
-
 }  // namespace
 
 void report_runs(const ReportRequest& request, const Log& log) {
@@ -47,7 +31,7 @@ void report_runs(const ReportRequest& request, const Log& log) {
   for (const std::string& dir : request.run_dirs) runs.push_back(load_run(dir));
   const DirectoryEntry page =
       request.html.empty() ? runs.front().directory / "report.html" : DirectoryEntry(request.html);
-  require_page_or_nothing(page);
+  require_like_or_nothing(page, kPageBegins, "a page of cifar_mpi_report", "--html");
   std::optional<report::Timeline> baseline;
   if (!request.baseline.empty())
     baseline = load_timeline(request.baseline, "nothing can be compared with it");

@@ -25,6 +25,20 @@ TEST(InputFile, ComesWhole) {
   EXPECT_EQ(read_text_file(dir / "empty", ErrorKind::usage), "");
 }
 
+TEST(SmallFile, IsReadUpToTheMostAndNoFurther) {
+  const TempDir dir;
+  constexpr std::size_t kMost = 20'000;
+  for (const std::size_t size : {4095ul, 4096ul, 4097ul, 8192ul, 16'384ul, kMost, kMost + 1, 5 * kMost}) {
+    std::string text(size, 'x');
+    for (std::size_t i = 0; i < size; ++i) text[i] = static_cast<char>(i % 251);
+    write_file(dir / "file", text);
+    const auto file = read_small_file(dir / "file", kMost);
+    ASSERT_TRUE(file);
+    EXPECT_EQ(file->readable, size <= kMost) << size;
+    EXPECT_TRUE(file->content == (size <= kMost ? text : "")) << size;
+  }
+}
+
 TEST(InputFile, IsFoundReadableToItsEndAtOnceThoughItIsNearlyAllHoles) {
   const TempDir dir;
   write_file(dir / "file", "begin");

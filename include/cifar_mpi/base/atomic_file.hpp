@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "cifar_mpi/base/directory.hpp"
+#include "cifar_mpi/base/input_file.hpp"
 
 namespace cifar_mpi {
 
@@ -22,7 +23,12 @@ void write_atomically(const DirectoryEntry& file, std::span<const std::byte> con
 /// Throws Error{io} if write_atomically could not create its temporary file; creates and removes one to find out.
 void require_writable(const DirectoryEntry& file);
 
-/// The same for a file that must not exist: of several callers, on any machines, one gets true; for the
+/// Throws Error{usage} unless `file` does not exist, cannot be read, is empty, or begins with `begins`, as each WHAT does: the
+/// name that `option` gave could be that of another file by mistake.
+void require_like_or_nothing(const InputFile& file, std::string_view begins, std::string_view what,
+                             std::string_view option);
+
+/// Like write_atomically, for a file that must not exist: of several callers, on any machines, one gets true; for the
 /// others the file stays as it is. On file systems without hard links the content may be seen while it is
 /// written.
 bool create_atomically(const DirectoryEntry& file, std::string_view content);

@@ -48,19 +48,19 @@ std::size_t greed() {
 
 /// The memory that the kernels of each direction need.
 template <class Algorithm>
-constexpr std::size_t workspace_of = 0;
+constexpr std::size_t conv_workspace = 0;
 template <>
-constexpr std::size_t workspace_of<cudnnConvolutionFwdAlgo_t> = 10'000;
+constexpr std::size_t conv_workspace<cudnnConvolutionFwdAlgo_t> = 10'000;
 template <>
-constexpr std::size_t workspace_of<cudnnConvolutionBwdFilterAlgo_t> = 20'000;
+constexpr std::size_t conv_workspace<cudnnConvolutionBwdFilterAlgo_t> = 20'000;
 template <>
-constexpr std::size_t workspace_of<cudnnConvolutionBwdDataAlgo_t> = 30'000;
+constexpr std::size_t conv_workspace<cudnnConvolutionBwdDataAlgo_t> = 30'000;
 
 /// 0 if it does not run.
 template <class Algorithm>
 std::size_t wanted_by(Algorithm algorithm) {
   if (algorithm == kGreedy) return has_fault("best") ? 0 : greed();
-  return algorithm == kChosen ? workspace_of<Algorithm> : 0;
+  return algorithm == kChosen ? conv_workspace<Algorithm> : 0;
 }
 
 Type type_of(cudnnDataType_t type) { return type == CUDNN_DATA_BFLOAT16 ? Type::bf16 : Type::fp32; }
@@ -187,7 +187,7 @@ cudnnStatus_t propose(const Shape& shape, int wanted, int* found, Proposal* prop
     proposals[i].algo = static_cast<decltype(proposals[i].algo)>(i);
     proposals[i].status = i == 0 ? CUDNN_STATUS_NOT_SUPPORTED : CUDNN_STATUS_SUCCESS;
     proposals[i].determinism = i == 1 ? CUDNN_NON_DETERMINISTIC : CUDNN_DETERMINISTIC;
-    proposals[i].memory = i == kGreedy ? greed() : workspace_of<decltype(proposals[i].algo)>;
+    proposals[i].memory = i == kGreedy ? greed() : conv_workspace<decltype(proposals[i].algo)>;
     proposals[i].mathType = CUDNN_TENSOR_OP_MATH;
   }
   return CUDNN_STATUS_SUCCESS;
