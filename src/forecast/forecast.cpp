@@ -12,7 +12,7 @@
 
 #include "cifar_mpi/base/atomic_file.hpp"
 #include "cifar_mpi/base/error.hpp"
-#include "cifar_mpi/base/input_file.hpp"
+#include "cifar_mpi/base/replaceable_file.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/comm/collective.hpp"
 #include "comm/collectives.hpp"
@@ -174,8 +174,8 @@ std::string Forecaster::name(const Cluster& cluster, const std::vector<Pattern>&
 }
 
 std::string Forecaster::head() const {
-  return fmt::format("{:>8} {:>8} {:>10} {:>11} {:>11}  {:<36} {}", "ranks", "nodes", "step, ms",
-                     "efficiency", "images/s", "main limit", "fastest all-reduce for each bucket");
+  return fmt::format("{:>8} {:>8} {:>10} {:>19} {:>11}  {:<36} {}", "ranks", "nodes", "step, ms",
+                     "scaling efficiency", "images/s", "main limit", "fastest all-reduce for each bucket");
 }
 
 std::string Forecaster::line(int ranks) const {
@@ -187,7 +187,7 @@ std::string Forecaster::line(int ranks) const {
     const double step_s = step(cluster, 1.0, best);
     remark += fmt::format(" ({:.2f} ms instead of {})", 1e3 * step_s, name(cluster, own));
   }
-  return fmt::format("{:>8} {:>8} {:>10.2f} {:>11.2f} {:>11.0f}  {:<36} {}", ranks, cluster.nodes(),
+  return fmt::format("{:>8} {:>8} {:>10.2f} {:>19.2f} {:>11.0f}  {:<36} {}", ranks, cluster.nodes(),
                      1e3 * found.step_s, found.efficiency,
                      static_cast<double>(timeline_.images_per_rank) * ranks / found.step_s,
                      fmt::format("{}, {:.2f} ms", found.limit.name, 1e3 * found.limit.seconds), remark);
@@ -205,7 +205,8 @@ std::string Forecaster::fixed_batch() const {
     if (faster < kPays) {
       return fmt::format(
           "with a fixed global batch of {:.0f} images, more ranks stop paying at {} ranks (step {:.2f} ms, "
-          "efficiency {:.2f}), because {} ranks would be only {:.2f} times as fast: the main limit there is "
+          "scaling efficiency {:.2f}), because {} ranks would be only {:.2f} times as fast: the main limit "
+          "there is "
           "{}, {:.2f} of {:.2f} ms; to use more ranks, use a larger batch, as in the table, or several "
           "independent runs",
           images, last.ranks, 1e3 * last.step_s, last.efficiency, ranks, faster, next.limit.name,
@@ -214,7 +215,8 @@ std::string Forecaster::fixed_batch() const {
     last = next;
   }
   return fmt::format(
-      "with a fixed global batch of {:.0f} images, up to {} ranks pay (step {:.2f} ms, efficiency {:.2f}); "
+      "with a fixed global batch of {:.0f} images, up to {} ranks pay (step {:.2f} ms, scaling efficiency "
+      "{:.2f}); "
       "doubling them again would leave less than one image per rank; to use more ranks, use a larger batch, "
       "as in the table, or several independent runs",
       images, last.ranks, 1e3 * last.step_s, last.efficiency);
@@ -247,16 +249,6 @@ void check(const report::Timeline& timeline) {
     refuse("no step was recorded on all ranks; record a run with more steps");
 }
 
-/// An export may only replace an export, because its option could name another file by mistake.
-void require_export_or_nothing(const std::string& path, std::string_view begins, const char* option) {
-  const InputFile file(path);
-  std::string head(begins.size(), '\0');
-  if (file.size() == 0 || (file.read(std::as_writable_bytes(std::span(head))) && head == begins)) return;
-  throw Error(ErrorKind::usage,
-              concat(path, " exists and is no such export of cifar_mpi_report; give another name with ",
-                     option, ", or remove it"));
-}
-
 void write(const std::string& path, const std::string& text) {
   write_atomically(path, std::as_bytes(std::span(text)));
 }
@@ -287,9 +279,10 @@ std::vector<std::string> export_step(const report::Timeline& timeline, const Req
     throw Error(ErrorKind::usage, concat("--chakra writes a file for each rank, at most ", kMostTraces,
                                          ", not ", ranks, "; forecast fewer ranks"));
   const auto trace_path = [&](int rank) { return concat(request.chakra, ".", rank, ".et"); };
-  if (!request.goal.empty()) require_export_or_nothing(request.goal, kGoalBegins, "--goal");
+  constexpr const char* kOther = "no such export of cifar_mpi_report";
+  if (!request.goal.empty()) require_replaceable(request.goal, kGoalBegins, kOther, "--goal");
   for (int r = 0; r < ranks && !request.chakra.empty(); ++r)
-    require_export_or_nothing(trace_path(r), kChakraBegins, "--chakra");
+    require_replaceable(trace_path(r), kChakraBegins, kOther, "--chakra");
   const Forecaster forecaster(timeline, request.links);
   const ExportedStep step = forecaster.exported(ranks);
   std::vector<std::string> lines;
