@@ -1,7 +1,6 @@
 """The launches of tools/study: starts programs on nodes, and ends them."""
 import collections
 import contextlib
-import math
 import os
 import re
 import shlex
@@ -29,11 +28,11 @@ def note(text):
 
 
 class Failed(Exception):
-    """A launch that ended with an error, and all that it said."""
+    """A launch that ended with an error, all that it said, and the limit of a launch that did not end."""
 
-    def __init__(self, text, status, said=""):
+    def __init__(self, text, status, said="", limit_s=None):
         super().__init__(text)
-        self.status, self.said = status, said
+        self.status, self.said, self.limit_s = status, said, limit_s
 
 
 class Launcher:
@@ -67,7 +66,7 @@ class Launcher:
             said = child.communicate(timeout=limit)[0]
         except subprocess.TimeoutExpired:
             self.end(child)
-            raise Failed(f"no end after {limit:g} s", 124) from None
+            raise Failed(f"no end after {limit:g} s", 124, limit_s=limit) from None
         finally:
             with self.lock:
                 self.children.discard(child)
@@ -121,7 +120,7 @@ def kind_of(line):
 class Budget:
     """The time of a study (--minutes), and what it leaves out because that time is over.
 
-    The first turn of each measurement is made in any case. Another launch starts only if the longest launch of its kind fits into the
+    The first turn of each measurement is made in any case, within the usual limit of its launch. Another launch starts only if the longest launch of its kind fits into the
     time that is left, and it is cut off at the end of that time. `lines` are those of earlier starts, whose time counts, too.
     """
 
@@ -157,12 +156,8 @@ class Budget:
         return False
 
     def limit_s(self, turn, usual_s):
-        """The limit of a launch, which is at most what is left; None if there is none."""
-        limit_s = usual_s if turn == 0 else min(usual_s, max(0.0, self.left_s()))
-        return None if limit_s == math.inf else limit_s
-
-    def is_over(self, turn):
-        return turn > 0 and self.left_s() <= 0
+        """The limit of a launch: after the first turn at most what is left."""
+        return usual_s if turn == 0 else min(usual_s, max(0.0, self.left_s()))
 
     def summary(self):
         """`time` of study.json."""

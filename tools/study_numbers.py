@@ -289,7 +289,7 @@ def judge_ways(lines, metrics):
 
 
 def judge_scaling(lines, settings, metrics):
-    """Efficiency = images/s per node over that on the fewest nodes; communication = share of a step that it takes less without
+    """Scaling efficiency = images/s per node over that on the fewest nodes; communication = share of a step that it takes less without
     all-reduces (none where noise makes it take more)."""
     points = by(lines, "nodes", "batch")
     scaling = {}
@@ -382,7 +382,7 @@ def paragraph(study):
             last = rows[-1]
             speed = last["images_per_s"]
             text += (f"With {mode} scaling, {last['nodes']} nodes computed {speed['median']:.0f} images/s ({speed['low']:.0f} to "
-                     f"{speed['high']:.0f}, {counted(speed['n'], 'launch', 'es')}), an efficiency of {percent(last['efficiency'])}. ")
+                     f"{speed['high']:.0f}, {counted(speed['n'], 'launch', 'es')}), a scaling efficiency of {percent(last['efficiency'])}. ")
     accuracy = study["accuracy"]
     if accuracy and "accuracy" in accuracy:
         found = accuracy["accuracy"]

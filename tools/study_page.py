@@ -38,7 +38,7 @@ def tables(study):
                         digits(row["of_mpi"])] for row in study["sums"]]))
     for mode, rows in study["scaling"].items():
         if rows:
-            found.append((f"{mode.capitalize()} scaling", ["nodes", "ranks", "batch per rank", "images/s", "launches", "efficiency",
+            found.append((f"{mode.capitalize()} scaling", ["nodes", "ranks", "batch per rank", "images/s", "launches", "scaling efficiency",
                                                            "communication", "verdict"],
                           [[str(row["nodes"]), str(row["ranks"]), str(row["batch_per_rank"]), spread(row["images_per_s"]),
                             str(row["images_per_s"]["n"]), percent(row["efficiency"]), percent(row["communication"]), row["verdict"]]

@@ -25,7 +25,7 @@ from study_launch import ROOT, Budget, Failed, Launcher, fail, note
 STYLE = os.path.join(ROOT, "src", "page", "page.css")
 SETTINGS = ["hosts", "nodes", "ranks", "model", "device", "threads", "batch_size", "global_batch", "seconds", "rounds", "sizes", "train",
             "target", "apart"]  # what a resumed study must share with its first start
-SUMS = 10  # times the limit of another launch has the one that sums all sizes by all algorithms
+LONG = 10  # times --timeout is the limit of a launch that sums all sizes by all algorithms, and the least one of the first training
 RAW_VERSION, SHOWN_AFTER_S = 2, 60  # of raw.jsonl; how long an NFS client may believe its cache (acdirmax)
 
 
@@ -97,14 +97,15 @@ class Study:
         with self.lock:
             if not self.budget.admits(line, turn):
                 return
-        begin = time.monotonic()
+        begin, usual_s = time.monotonic(), limit or self.args.timeout
         note(key)
         try:
-            line["result"] = read(self.launcher.run(hosts, program, per_node, self.budget.limit_s(turn, limit or self.args.timeout)))
+            line["result"] = read(self.launcher.run(hosts, program, per_node, self.budget.limit_s(turn, usual_s)))
         except (Failed, OSError, ValueError, KeyError, IndexError, StopIteration, ZeroDivisionError) as error:
             if getattr(error, "status", 1) == 2:
                 fail(f"{key} cannot start: {error}")
-            if getattr(error, "status", 1) == 124 and self.budget.is_over(turn):
+            limit_s = getattr(error, "limit_s", None)
+            if turn > 0 and limit_s is not None and limit_s < usual_s:
                 line["cut_off"] = True
                 note(f"{key} is cut off: the time of --minutes is over")
             else:
@@ -206,7 +207,7 @@ class Study:
             return
         program, read = self.json_of("sums", self.sums(self.args.sizes))
         if len(self.alive()) * self.args.ranks > 1:
-            self.measure("sums", self.alive(), program, read, round_, SUMS * self.args.timeout, round=round_)
+            self.measure("sums", self.alive(), program, read, round_, LONG * self.args.timeout, round=round_)
         if self.args.grouped:
             if round_ == 0:
                 note("all nodes are this machine, so there are no links to measure")
@@ -274,8 +275,9 @@ class Study:
                    "--threads", self.args.threads, "--run-dir", folder, "--seed", str(seed), "--eval-every", "1",
                    *shlex.split(self.args.train)]
         machines = 1 if self.args.grouped else len(nodes)
+        limit_s = max(60 * self.args.minutes, LONG * self.args.timeout) if turn == 0 else math.inf  # a later one has the time that is left
         shutil.rmtree(folder, ignore_errors=True)  # of a training that was cut off, whose times say nothing
-        self.measure("accuracy", nodes, program, lambda said: read_training(folder, self.args.target, said, machines), turn, math.inf,
+        self.measure("accuracy", nodes, program, lambda said: read_training(folder, self.args.target, said, machines), turn, limit_s,
                      seed=seed)
 
     def write(self):

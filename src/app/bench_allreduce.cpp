@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string_view>
 
 #include "app/device.hpp"
 #include "app/program.hpp"
@@ -73,6 +74,8 @@ void print(const Log& log, const AllReduceBenchmark& benchmark, const comm::Worl
                     beside_mpi ? t.median_s / t.mpi_allreduce_s.value() : t.copies(), t.wrong, t.resolved));
   }
 }
+
+constexpr std::string_view kSumsBegin = "{\"device\": ";
 
 void write_json(const AllReduceOptions& options, const AllReduceBenchmark& benchmark) {
   std::string text;
@@ -157,14 +160,14 @@ std::string to_json(const AllReduceTiming& t, int nodes, const std::string& devi
   const std::string mpi =
       t.mpi_allreduce_s ? fmt::format("\"mpi_allreduce_us\": {:.3f}, ", 1e6 * *t.mpi_allreduce_s) : "";
   return fmt::format(
-      "{{\"device\": \"{}\", \"algorithm\": \"{}\", \"resolved\": \"{}\", \"bytes\": {}, \"ranks\": {}, "
+      "{}\"{}\", \"algorithm\": \"{}\", \"resolved\": \"{}\", \"bytes\": {}, \"ranks\": {}, "
       "\"nodes\": {}, "
       "\"runs\": {}, \"sums_per_run\": {}, \"min_us\": {:.3f}, \"median_us\": {:.3f}, \"p99_us\": {:.3f}, "
       "\"algbw_gb_s\": {:.6g}, "
       "\"busbw_gb_s\": {:.6g}, \"memcpy_gb_s\": {:.6g}, {}\"wrong\": {}}}",
-      device, t.algorithm, t.resolved, t.bytes, t.ranks, nodes, t.runs, t.sums_per_run, 1e6 * t.least_s,
-      1e6 * t.median_s, 1e6 * t.p99_s, 1e-9 * t.algorithm_bandwidth(), 1e-9 * t.bus_bandwidth(),
-      1e-9 * t.copy_bytes_per_s, mpi, t.wrong);
+      kSumsBegin, device, t.algorithm, t.resolved, t.bytes, t.ranks, nodes, t.runs, t.sums_per_run,
+      1e6 * t.least_s, 1e6 * t.median_s, 1e6 * t.p99_s, 1e-9 * t.algorithm_bandwidth(),
+      1e-9 * t.bus_bandwidth(), 1e-9 * t.copy_bytes_per_s, mpi, t.wrong);
 }
 
 void add_all_reduce(CLI::App& app, AllReduceOptions& options) {
@@ -203,7 +206,9 @@ void check(AllReduceOptions& options) {
 
 int bench_all_reduce(const AllReduceOptions& options, comm::World& world) {
   world.together([&] {  // fails before the measurement
-    if (world.rank() == 0 && !options.json.empty()) require_writable(options.json);
+    if (world.rank() != 0 || options.json.empty()) return;
+    require_like_or_nothing(options.json, kSumsBegin, "a file of cifar_mpi_bench allreduce", "--json");
+    require_writable(options.json);
   });
   const bool on_gpus = takes_cuda(options.device);
   const AllReduceBenchmark benchmark =

@@ -1,6 +1,7 @@
 #include <fmt/core.h>
 
 #include <span>
+#include <string_view>
 
 #include "app/bench_allreduce.hpp"
 #include "app/values.hpp"
@@ -12,6 +13,8 @@
 namespace cifar_mpi::app {
 namespace {
 
+constexpr std::string_view kLinksBegin = R"({"format": "cifar_mpi links")";
+
 void write_json(const std::string& path, const comm::LinkBenchmark& links) {
   std::string bytes, us;
   for (const auto& [length, seconds] : links.message) {
@@ -19,10 +22,10 @@ void write_json(const std::string& path, const comm::LinkBenchmark& links) {
     us += fmt::format("{}{:.3f}", us.empty() ? "" : ", ", 1e6 * seconds);
   }
   const std::string text = fmt::format(
-      "{{\"format\": \"cifar_mpi links\", \"version\": 1, \"nodes\": {}, \"message_bytes\": [{}], "
+      "{}, \"version\": 1, \"nodes\": {}, \"message_bytes\": [{}], "
       "\"message_us\": [{}], "
       "\"bandwidth_gbit_s\": {:.6g}, \"memory_gb_s\": {:.6g}}}\n",
-      links.nodes, bytes, us, 8e-9 * links.bytes_per_s, 1e-9 * links.memory_bytes_per_s);
+      kLinksBegin, links.nodes, bytes, us, 8e-9 * links.bytes_per_s, 1e-9 * links.memory_bytes_per_s);
   write_atomically(path, std::as_bytes(std::span(text)));
 }
 
@@ -38,7 +41,9 @@ void add_links(CLI::App& app, LinksOptions& options) {
 
 int bench_links(const LinksOptions& options, comm::World& world) {
   world.together([&] {  // before the measurement
-    if (world.rank() == 0 && !options.json.empty()) require_writable(options.json);
+    if (world.rank() != 0 || options.json.empty()) return;
+    require_like_or_nothing(options.json, kLinksBegin, "a file of cifar_mpi_bench links", "--json");
+    require_writable(options.json);
   });
   const comm::LinkBenchmark links = comm::benchmark_links(options.seconds, world);
   const Log log(world.rank());

@@ -128,6 +128,8 @@ void print(const Log& log, const bench::StepBenchmark& b) {
   print_tasks(log, b, unit);
 }
 
+constexpr std::string_view kStepBegin = R"({"format": "cifar_mpi step")";
+
 /// One object; lists are least, median and most.
 std::string to_json(const bench::StepBenchmark& b) {
   const auto list = [](const char* name, const bench::Spread& s, double scale) {
@@ -135,11 +137,11 @@ std::string to_json(const bench::StepBenchmark& b) {
                        scale * s.most);
   };
   std::string text = fmt::format(
-      "{{\"format\": \"cifar_mpi step\", \"version\": 1, \"program\": {}, \"model\": \"{}\", \"backend\": "
+      "{}, \"version\": 1, \"program\": {}, \"model\": \"{}\", \"backend\": "
       "{}, "
       "\"precision\": \"{}\", \"all_reduce\": {}, \"kernels\": {}, \"bits\": \"{:016x}\", \"ranks\": {}, "
       "\"batch_size\": {}",
-      report::json_text(concat(version(), " (", git_revision(), ", ", compiler(), ")")), b.model,
+      kStepBegin, report::json_text(concat(version(), " (", git_revision(), ", ", compiler(), ")")), b.model,
       report::json_text(b.backend), b.precision, report::json_text(b.all_reduce),
       report::json_text(b.kernels), b.bits, b.ranks, b.batch_size);
   text += list("step_ms", b.step_s, 1e3) + list("images_per_s", b.images_per_s, 1.0) +
@@ -168,7 +170,9 @@ int bench_step(StepOptions& options, comm::World& world) {
     cpu::limit_instructions(find_name<cpu::InstructionSet>(options.isa).value());
     app::check_collective(options.config.all_reduce, app::takes_cuda(options.device),
                           concat("--device ", options.device));
-    if (world.rank() == 0 && !options.json.empty()) require_writable(options.json);  // before the measurement
+    if (world.rank() != 0 || options.json.empty()) return;  // before the measurement:
+    require_like_or_nothing(options.json, kStepBegin, "a file of cifar_mpi_bench step", "--json");
+    require_writable(options.json);
   });
   const bool on_gpu = app::takes_cuda(options.device);
   const auto measure_limits = [on_gpu](engine::Precision precision, int threads, double seconds) {

@@ -1,7 +1,9 @@
 #include "app/config_file.hpp"
 
 #include <algorithm>
+#include <cstdint>
 #include <filesystem>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -31,6 +33,14 @@ bool is_toml_number(const std::string& value) {
   } catch (const Error&) {
     return false;
   }
+}
+
+/// Whether the beginning holds a NUL, as no text does.
+bool is_binary(const std::string& path) {
+  const InputFile file(path);
+  std::string head(std::min<std::uint64_t>(file.size(), 512), '\0');
+  return !head.empty() && file.read(std::as_writable_bytes(std::span(head))) &&
+         head.find('\0') != std::string::npos;
 }
 
 bool is_given(const CLI::App& app, const std::string& name) {
@@ -179,6 +189,11 @@ Places read_config(CLI::App& app) {
     throw Error(ErrorKind::usage,
                 concat("there is no file '", path, "' for ", kOption, "; recipes are in jobs/recipes, as in ",
                        kOption, " jobs/recipes/tutorial-fast.toml"));
+  }
+  if (is_binary(path)) {
+    throw Error(ErrorKind::usage,
+                concat(kOption, ' ', path, " is a binary file, not one in TOML; name a text file ",
+                       "with lines of key = value, such as the config.toml of a run"));
   }
   const std::vector<TomlItem> items = parse_toml(read_text_file(path, ErrorKind::usage), path);
   refuse_rivals(items, path);

@@ -333,16 +333,17 @@ int evaluate(EvalOptions options, comm::World& world) {
     if (world.rank() == 0 && options.config.keep_logits)
       app::check_predictions_file(options.predictions, options.force);
   });
+  Directory run;
+  std::optional<InputFile> file;  // before the dataset, which a wrong path would miss
+  if (!options.watch) file = open_asked(options, world, run);
   world.together([&] {
     if (options.config.data.empty()) options.config.data = dataset_of_run(options.checkpoint);
     options.config.data = app::find_dataset(options.config.data);
   });
   if (options.watch) return watch(options, world, log, watchdog.heart()), 0;
-  Directory run;
-  const InputFile file = open_asked(options, world, run);
   const evaluation::Evaluation found = evaluation::evaluate_checkpoint(
-      options.config, file, world, app::platform_for(options.device), watchdog.heart());
-  report(options, world, log, file.path(), found);
+      options.config, *file, world, app::platform_for(options.device), watchdog.heart());
+  report(options, world, log, file->path(), found);
   keep(run, log, found);
   return 0;
 }

@@ -28,7 +28,7 @@ int main(int argc, char** argv) {
   auto* const link_option =
       cli.add_option("--link", link, "Latency and bandwidth between nodes: 20us,10gbit")->needs(forecast);
   auto* const links_option =
-      cli.add_option("--links", links, "Links of study.json, or of cifar_mpi_bench links --json")
+      cli.add_option("--links", links, "Links of a study (its folder), or of cifar_mpi_bench links --json")
           ->needs(forecast);
   link_option->excludes(links_option);
   cli.add_option("--goal", goal,

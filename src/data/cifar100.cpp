@@ -42,6 +42,16 @@ std::vector<std::string> read_name_list(const std::string& path, int count) {
 }
 
 bool holds_cifar100(const std::string& directory) {
+  std::error_code error;
+  const std::filesystem::file_status status = std::filesystem::status(directory, error);
+  if (!std::filesystem::is_directory(status)) {
+    const std::string why = std::filesystem::exists(status) ? "it is not a folder"
+                            : error                         ? error.message()
+                                                            : "there is none";
+    throw Error(ErrorKind::data, concat("cannot read the folder '", directory, "': ", why,
+                                        "; fetch CIFAR-10 with tools/fetch_cifar10, or name the folder of ",
+                                        "its unpacked binary files, or of CIFAR-100's"));
+  }
   std::vector<std::string> names{"test_batch.bin"};
   for (int i = 1; i <= kCifarTrainBatches; ++i) names.push_back(concat("data_batch_", i, ".bin"));
   const std::string ten = first_there(directory, names);

@@ -89,8 +89,8 @@ std::vector<std::string> doubts(const run::Checkpoint& checkpoint, const data::D
     const std::string then = recorded(checkpoint.progress.identity, item, path),
                       now = recorded(here, item, data);
     if (then == now) continue;
-    texts.push_back(concat(path, " was trained on another dataset than ", data, ": its ", item, " is ", then,
-                           ", that of this file ", now));
+    texts.push_back(concat(path, " was trained on another dataset than ", data, ": its ", item, " are ", then,
+                           ", those of this file ", now));
   }
   return texts;
 }

@@ -173,8 +173,8 @@ std::string Forecaster::name(const Cluster& cluster, const std::vector<Pattern>&
 }
 
 std::string Forecaster::head() const {
-  return fmt::format("{:>8} {:>8} {:>10} {:>11} {:>11}  {:<36} {}", "ranks", "nodes", "step, ms",
-                     "efficiency", "images/s", "main limit", "fastest all-reduce for each bucket");
+  return fmt::format("{:>8} {:>8} {:>10} {:>19} {:>11}  {:<36} {}", "ranks", "nodes", "step, ms",
+                     "scaling efficiency", "images/s", "main limit", "fastest all-reduce for each bucket");
 }
 
 std::string Forecaster::line(int ranks) const {
@@ -186,7 +186,7 @@ std::string Forecaster::line(int ranks) const {
     const double step_s = step(cluster, 1.0, best);
     remark += fmt::format(" ({:.2f} ms instead of {})", 1e3 * step_s, name(cluster, own));
   }
-  return fmt::format("{:>8} {:>8} {:>10.2f} {:>11.2f} {:>11.0f}  {:<36} {}", ranks, cluster.nodes(),
+  return fmt::format("{:>8} {:>8} {:>10.2f} {:>19.2f} {:>11.0f}  {:<36} {}", ranks, cluster.nodes(),
                      1e3 * found.step_s, found.efficiency,
                      static_cast<double>(timeline_.images_per_rank) * ranks / found.step_s,
                      fmt::format("{}, {:.2f} ms", found.limit.name, 1e3 * found.limit.seconds), remark);
@@ -204,7 +204,8 @@ std::string Forecaster::fixed_batch() const {
     if (faster < kPays) {
       return fmt::format(
           "with a fixed global batch of {:.0f} images, more ranks stop paying at {} ranks (step {:.2f} ms, "
-          "efficiency {:.2f}), because {} ranks would be only {:.2f} times as fast: the main limit there is "
+          "scaling efficiency {:.2f}), because {} ranks would be only {:.2f} times as fast: the main limit "
+          "there is "
           "{}, {:.2f} of {:.2f} ms; to use more ranks, use a larger batch, as in the table, or several "
           "independent runs",
           images, last.ranks, 1e3 * last.step_s, last.efficiency, ranks, faster, next.limit.name,
@@ -213,7 +214,8 @@ std::string Forecaster::fixed_batch() const {
     last = next;
   }
   return fmt::format(
-      "with a fixed global batch of {:.0f} images, up to {} ranks pay (step {:.2f} ms, efficiency {:.2f}); "
+      "with a fixed global batch of {:.0f} images, up to {} ranks pay (step {:.2f} ms, scaling efficiency "
+      "{:.2f}); "
       "doubling them again would leave less than one image per rank; to use more ranks, use a larger batch, "
       "as in the table, or several independent runs",
       images, last.ranks, 1e3 * last.step_s, last.efficiency);

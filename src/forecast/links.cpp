@@ -4,10 +4,12 @@
 #include <array>
 #include <charconv>
 #include <cmath>
+#include <filesystem>
 #include <limits>
+#include <span>
 #include <string_view>
+#include <system_error>
 
-#include "cifar_mpi/base/directory.hpp"
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/input_file.hpp"
 #include "cifar_mpi/base/text.hpp"
@@ -25,7 +27,8 @@ template <class Units>
 double read_quantity(std::string_view text, const Units& units) {
   double value = 0.0;
   const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  const std::string_view unit(rest, static_cast<std::size_t>(text.data() + text.size() - rest));
+  std::string unit(rest, static_cast<std::size_t>(text.data() + text.size() - rest));
+  std::ranges::transform(unit, unit.begin(), [](char c) { return c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c; });
   const auto found = std::find_if(units.begin(), units.end(), [&](const Unit& u) { return u.first == unit; });
   if (error != std::errc{} || found == units.end()) return std::numeric_limits<double>::quiet_NaN();
   return value * found->second;
@@ -67,6 +70,7 @@ std::string_view member_text(std::string_view json, std::string_view name) {
 }
 
 bool positive(double value) { return value > 0.0 && std::isfinite(value); }
+bool is_time(double value) { return value >= 0.0 && std::isfinite(value); }
 
 }  // namespace
 
@@ -98,11 +102,12 @@ Links parse_links(const std::string& text) {
   const double latency_s = read_quantity(words[0], kTimes);
   const double bytes_per_s = words.size() > 1 ? read_quantity(words[1], kSpeeds) : 0.0;
   const double message_s = words.size() > 2 ? read_quantity(words[2], kTimes) : 0.0;
-  if (!(latency_s >= 0.0) || !positive(bytes_per_s) || !(message_s >= 0.0) || words.size() > 3)
-    throw Error(ErrorKind::usage,
-                concat("--link takes a latency and a bandwidth above zero, as in 20us,10gbit, and optionally "
-                       "the time that each end spends on a message, as in 20us,10gbit,1us; not '",
-                       text, "'; units: ns, us, ms, s and kbit, mbit, gbit (per second)"));
+  if (!is_time(latency_s) || !positive(bytes_per_s) || !is_time(message_s) || words.size() > 3)
+    throw Error(
+        ErrorKind::usage,
+        concat("--link takes a latency of at least zero and a bandwidth above zero, as in 20us,10gbit, "
+               "and optionally the time that each end spends on a message, as in 20us,10gbit,1us; not '",
+               text, "'; units: ns, us, ms, s and kbit, mbit, gbit (per second)"));
   return {.message = {{0.0, latency_s + 2.0 * message_s}}, .bytes_per_s = bytes_per_s};
 }
 
@@ -112,9 +117,16 @@ Links read_links(const std::string& path) {
                               "write it with cifar_mpi_bench links --json or tools/study on the cluster") {
     throw Error(ErrorKind::usage, concat("--links ", path, ": ", what, "; ", remedy));
   };
-  const auto file = read_small_file(DirectoryEntry(path), 64 << 20);
-  if (!file || !file->readable) refuse("no such file, or it is a folder or larger than 64 MiB");
-  std::string_view text = file->content;
+  std::error_code none;
+  const bool is_folder = std::filesystem::is_directory(path, none);
+  const InputFile file(is_folder ? path + "/study.json" : path);
+  const std::string other = "name the folder of a study, or a file of links";
+  if (is_folder && file.missing()) refuse("this folder has no study.json", other);
+  if (!file.problem().empty()) refuse(file.problem(), other);
+  if (file.size() > (64 << 20)) refuse("it is larger than 64 MiB", other);
+  std::string content(file.size(), '\0');
+  if (!file.read(std::as_writable_bytes(std::span(content)))) refuse("it cannot be read to its end", other);
+  std::string_view text = content;
   if (member_text(text, "format") == "\"cifar_mpi study\"") {
     if (const auto version = member_text(text, "version"); version != "2")
       refuse(concat("a study of version ", version, ", not 2"), "rerun its command to write it anew");
@@ -124,9 +136,10 @@ Links read_links(const std::string& path) {
       refuse("the study measured no links between nodes", "run its part links on two or more nodes");
   }
   report::JsonObject object;
-  if (const std::string problem = object.parse(text); !problem.empty()) refuse(problem);
-  if (object.text("format") != "cifar_mpi links" || object.number("version") != 1.0)
-    refuse("not a file of links in format version 1");
+  if (const std::string problem = object.parse(text); !problem.empty())
+    refuse(concat("neither a study nor a file of links (", problem, ")"));
+  if (object.text("format") != "cifar_mpi links") refuse("neither a study nor a file of links");
+  if (object.number("version") != 1.0) refuse("not a file of links in format version 1");
   Links links{.message = {},
               .bytes_per_s = 125e6 * object.number("bandwidth_gbit_s"),
               .memory_bytes_per_s = 1e9 * object.number("memory_gb_s")};

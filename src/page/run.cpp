@@ -49,6 +49,11 @@ void try_to(Run& run, const std::function<void()>& read) {
   }
 }
 
+/// Whether it is the folder of `cifar_mpi_bench ways --record`: a training run has a config.toml.
+bool is_recording(const Directory& run) {
+  return exists(run / "timeline.h5") && !exists(run / "config.toml") && !exists(run / "metrics.jsonl");
+}
+
 void find_state(Run& run) {
   const std::string exit = run::recorded_exit(run.directory);
   const std::optional<SmallFile> lock = read_small_file(run.directory / "lock");
@@ -61,6 +66,10 @@ void find_state(Run& run) {
     const std::size_t blank = digits;
     run.state_text = concat("the last start ended with code ", exit.substr(0, blank), ": ",
                             exit.substr(std::min(blank + 1, exit.size())));
+    return;
+  }
+  if (is_recording(run.directory)) {
+    run.state_text = "a recording of cifar_mpi_bench ways, not a training run";
     return;
   }
   if (!lock) {
@@ -163,7 +172,8 @@ Run load_run(const std::string& dir) {
   run.directory = open_run_directory(dir);
   run.dir = run.directory.path();
   find_state(run);
-  try_to(run, [&] { run.metrics = report::read_metrics(run.directory / "metrics.jsonl"); });
+  const bool recording = is_recording(run.directory);
+  if (!recording) try_to(run, [&] { run.metrics = report::read_metrics(run.directory / "metrics.jsonl"); });
   run.problems.insert(run.problems.end(), run.metrics.problems.begin(), run.metrics.problems.end());
   if (const std::optional<SmallFile> file = read_small_file(run.directory / "config.toml", 1 << 20)) {
     run.configuration = file->content;
@@ -178,7 +188,7 @@ Run load_run(const std::string& dir) {
   if (run.timeline && run.timeline->steps.empty()) run.timeline.reset();
   if (run.timeline) shorten(*run.timeline);
   if (run.summaries) shorten({&run.summaries->lacking});
-  if (run.metrics.steps.empty())
+  if (run.metrics.steps.empty() && !recording)
     run.problems.push_back(concat("there are no curves: no line of ",
                                   (run.directory / "metrics.jsonl").path(), " reports a step"));
   add_up_seconds(run);

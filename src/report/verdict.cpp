@@ -328,8 +328,8 @@ std::vector<std::string> notes(const Efficiencies& e, const Timeline& timeline) 
 
 std::vector<std::string> verdict(const Efficiencies& efficiencies, const Timeline& timeline) {
   if (efficiencies.steps == 0) {
-    return {efficiencies.left_out_steps > 0 ? "no verdict: no sampled step has all ranks"
-                                            : "no verdict: no step was sampled"};
+    return {efficiencies.left_out_steps > 0 ? "no verdict: no sampled step has all ranks; train more steps"
+                                            : "no verdict: no step was sampled; train more steps"};
   }
   const Verdict verdict(efficiencies, timeline);
   std::vector<std::string> lines = {verdict.main_sentence()};

@@ -264,9 +264,10 @@ std::string require_same_run(const RunFingerprint& found, const StartRequest& as
       changes += concat(changes.empty() ? "" : ", ", item, ' ', then, " -> ", now);
       return;
     }
+    const char* const be = item.starts_with("dataset ") && item.ends_with('s') ? " are " : " is ";
     throw Error(ErrorKind::checkpoint,
-                concat(path, " holds a run of another configuration: its ", item, " is ", then,
-                       ", this one's is ", now, advice.empty() ? usual_advice(item, asked, path) : advice));
+                concat(path, " holds a run of another configuration: its ", item, be, then, ", this one's",
+                       be, now, advice.empty() ? usual_advice(item, asked, path) : advice));
   };
   for (const auto& [name, value] : asked.fingerprint) {
     const std::string* then = find_item(found, name);

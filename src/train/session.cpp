@@ -329,8 +329,12 @@ void describe_run(const step::Plan& plan, const step::Device& device, const comm
     log.info(concat("starting: ", length_text(plan), "; run directory ", config.run_dir, from));
     return;
   }
-  log.info(concat("resuming at step ", plan.progress.step, " of ", plan.sizes.total_steps, from,
-                  config.init_from.empty() ? "" : "; --init-from is not read again"));
+  const bool done = plan.progress.step >= plan.sizes.total_steps;
+  log.info(concat("resuming at step ", plan.progress.step, " of ", plan.sizes.total_steps,
+                  done ? ", so no step is left to train" : "",
+                  done && !start.changed.empty() ? concat(" (without effect: ", start.changed, ")") : "",
+                  from, config.init_from.empty() ? "" : "; --init-from is not read again"));
+  if (done) return;
   if (!start.changed.empty())
     log.info(
         concat("changed from step ", plan.progress.step + 1, " on: ", start.changed, " (--allow-change)"));

@@ -22,6 +22,24 @@ TEST_F(Programs, RefuseBadDataOnAllRanksWithOneSentence) {
   EXPECT_FALSE(std::filesystem::exists(file("never"))) << "a refused start leaves no folder";
 }
 
+TEST_F(Programs, MissACheckpointBeforeADataset) {
+  const std::string elsewhere = "mkdir " + file("elsewhere") + "; cd " + file("elsewhere") + "; ";
+  expect_refusal(run_command(elsewhere + kEval + " nowhere"), 4, "nowhere': No such file or directory");
+}
+
+TEST_F(Programs, SayThatAConfigIsABinaryFile) {
+  expect_refusal(run_command(kTrain + small("never") + " --config " + file("small.h5")), 2,
+                 "small.h5 is a binary file, not one in TOML");
+}
+
+TEST_F(Programs, SayWhyAFolderOfBinaryFilesCannotBeRead) {
+  const std::string from = kPack + " --out " + file("new.h5") + " --from ";
+  const std::string remedy = "; fetch CIFAR-10 with tools/fetch_cifar10, or name the folder";
+  expect_refusal(run_command(from + file("nowhere")), 3,
+                 file("nowhere") + "': No such file or directory" + remedy);
+  expect_refusal(run_command(from + file("small.h5")), 3, "small.h5': it is not a folder" + remedy);
+}
+
 TEST_F(Programs, NameTheRecipeThatSetsWhatTheyRefuse) {
   const std::string train = kTrain + small("never") + " --model fast94";
   const std::string source = "in the recipe of --model fast94: ";

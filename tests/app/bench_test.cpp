@@ -217,6 +217,9 @@ TEST_F(Bench, RecordsAWayForTheForecast) {
       test::run_command(concat(test::kReport, " ", file("run"), " --forecast 4 --link 20us,10gbit"));
   EXPECT_EQ(forecast.code, 0) << forecast.output;
   EXPECT_NE(forecast.output.find("recorded on 2 ranks"), std::string::npos) << forecast.output;
+  EXPECT_NE(forecast.output.find("a recording of cifar_mpi_bench ways"), std::string::npos)
+      << forecast.output;
+  EXPECT_EQ(forecast.output.find("warning: "), std::string::npos) << forecast.output;
   EXPECT_EQ(forecast.output.find("no core for its work"), std::string::npos) << forecast.output;
   const std::string exporting = concat(test::kReport, " ", file("run"), " --link 20us,10gbit --goal ",
                                        file("step.goal"), " --chakra ", file("step"), " --forecast ");
@@ -301,6 +304,25 @@ TEST_F(Bench, MeasuresAStudyOfEmulatedNodes) {
   EXPECT_EQ(forecast::read_links(out + "/study.json").message,
             forecast::read_links(out + "/links.json").message);
   EXPECT_NE(read_file(out + "/accuracy/seed_1/dawnbench.tsv").find("top1Accuracy\n"), std::string::npos);
+}
+
+TEST_F(Bench, ReplacesNoFileOfAnotherKind) {
+  write_file(file("data.h5"), "precious");
+  const std::string json = " --seconds 0.01 --json " + file("data.h5");
+  for (const std::string what :
+       {"links", "step --device cpu --batch-size 2 --rounds 1", "allreduce --sizes 4"}) {
+    expect_refusal(test::run_command(concat(test::kBench, ' ', what, json)), exit_code(ErrorKind::usage),
+                   "data.h5 exists and is not a file of cifar_mpi_bench " + what.substr(0, what.find(' ')));
+    EXPECT_EQ(read_file(file("data.h5")), "precious") << what;
+  }
+  const std::string sums =
+      concat(test::kBench, " allreduce --sizes 4 --seconds 0.01 --json ", file("sums.json"));
+  const std::string step = concat(test::kBench, " step --device cpu --batch-size 2 --rounds 1 --seconds 0.01",
+                                  " --json ", file("step.json"));
+  for (const std::string& command : {sums, sums, step, step}) {
+    const test::Outcome outcome = test::run_command(command);
+    EXPECT_EQ(outcome.code, 0) << command << '\n' << outcome.output;
+  }
 }
 
 TEST_F(Bench, RefusesToMeasureLinksOnOneNode) {

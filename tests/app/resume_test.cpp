@@ -98,6 +98,14 @@ TEST_F(ResumedRun, AllowsAChangeForOneStartOnly) {
   const Outcome resumed = run_command(again);
   EXPECT_EQ(resumed.code, 0) << resumed.output;
   EXPECT_EQ(count_lines_with(resumed.output, "--allow-change"), 0) << resumed.output;
+  const Outcome finished = run_command(again + " --lr 0.2 --allow-change lr");
+  EXPECT_EQ(finished.code, 0) << finished.output;
+  EXPECT_EQ(count_lines_with(finished.output,
+                             "resuming at step 4 of 4, so no step is left to train (without "
+                             "effect: --lr 0.05 -> 0.2)"),
+            1)
+      << finished.output;
+  EXPECT_EQ(count_lines_with(finished.output, "changed from step"), 0) << finished.output;
   // A file that a user prints keeps what was asked for.
   EXPECT_EQ(count_lines_with(run_command(kTrain + " --allow-change lr --print-config").output,
                              "allow-change=\"lr\""),

@@ -225,9 +225,13 @@ TEST(Links, AreReadFromTheCommandLine) {
   const Links read = parse_links("20us,10gbit,1us");
   EXPECT_DOUBLE_EQ(read.seconds(1.25e9, 1), 1.0 + 22e-6);
   EXPECT_DOUBLE_EQ(read.seconds(1.25e9, 3), 3.0 + 22e-6);
-  for (const char* const text :
-       {"20us,0gbit", "20us", "", "20,10gbit", "-1us,1gbit", "20us,infgbit", "1us,1gbit,1us,1us"})
-    EXPECT_NE(refusal([&] { parse_links(text); }).find("above zero"), std::string::npos) << text;
+  for (const char* const text : {"20us,0gbit", "20us", "", "20,10gbit", "-1us,1gbit", "20us,infgbit",
+                                 "infus,1gbit", "1us,1gbit,infs", "1us,1gbit,1us,1us"})
+    EXPECT_NE(
+        refusal([&] { parse_links(text); }).find("a latency of at least zero and a bandwidth above zero"),
+        std::string::npos)
+        << text;
+  EXPECT_DOUBLE_EQ(parse_links("0us,10Gbit").seconds(1.25e9, 1), 1.0);
 }
 
 TEST(Links, AreInterpolatedBetweenMeasuredLengths) {
@@ -246,7 +250,7 @@ TEST(Links, AreInterpolatedBetweenMeasuredLengths) {
     write(messages, bandwidth);
     EXPECT_NE(refusal([&] { read_links(path); }).find("not above zero"), std::string::npos) << messages;
   }
-  EXPECT_NE(refusal([&] { read_links(path + "x"); }).find("no such file"), std::string::npos);
+  EXPECT_NE(refusal([&] { read_links(path + "x"); }).find("links.jsonx: No such file"), std::string::npos);
 }
 
 TEST(Links, AreReadFromAStudy) {
@@ -278,8 +282,22 @@ TEST(Links, AreReadFromAStudy) {
     EXPECT_NE(refusal([&] { read_links(path); }).find(text), std::string::npos)
         << refusal([&] { read_links(path); });
   }
-  std::ofstream(path) << R"({"format": "other", "version": 2})";
-  EXPECT_NE(refusal([&] { read_links(path); }).find("not a file of links"), std::string::npos);
+  for (const char* const other : {R"({"format": "other", "version": 2})", "\x89HDF"}) {
+    std::ofstream(path) << other;
+    EXPECT_NE(refusal([&] { read_links(path); }).find("neither a study nor a file of links"),
+              std::string::npos)
+        << refusal([&] { read_links(path); });
+  }
+}
+
+TEST(Links, AreReadFromTheFolderOfAStudy) {
+  const TempDir dir;
+  EXPECT_NE(refusal([&] { read_links(dir.path()); }).find("this folder has no study.json"), std::string::npos)
+      << refusal([&] { read_links(dir.path()); });
+  std::ofstream(dir.path() + "/study.json")
+      << R"({"format": "cifar_mpi study", "version": 2, "links": {"format": "cifar_mpi links", "version": 1, )"
+      << R"("bandwidth_gbit_s": 8, "memory_gb_s": 5, "message_bytes": [4], "message_us": [10]}})";
+  EXPECT_EQ(read_links(dir.path()).bytes_per_s, 1e9);
 }
 
 }  // namespace

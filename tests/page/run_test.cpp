@@ -156,6 +156,15 @@ TEST(LoadRun, SaysThatThereAreNoMetrics) {
   EXPECT_TRUE(mentions(run.problems, "there is no " + folder.path() + "/metrics.jsonl"));
 }
 
+TEST(LoadRun, MissesNothingInARecording) {
+  const TempDir folder;
+  write_file(folder / "timeline.h5", "");  // damaged: the one problem
+  const page::Run run = load_run(folder.path());
+  EXPECT_EQ(run.state_text, "a recording of cifar_mpi_bench ways, not a training run");
+  EXPECT_EQ(run.problems.size(), 1u);
+  EXPECT_FALSE(mentions(run.problems, "metrics.jsonl"));
+}
+
 TEST(LoadRun, SeesARunThatIsGoingOn) {
   const TempDir folder;
   write_file(folder / "metrics.jsonl", "");

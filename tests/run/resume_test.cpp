@@ -51,6 +51,10 @@ TEST(RequireSameRun, NamesTheItemThatDiffers) {
           compare({{item, "8x8"}}, {{item, "12x12"}});
         });
   }
+  expect_error(ErrorKind::checkpoint,
+               {"its dataset label names are cat, dog, this one's are dog, cat; give the same options"}, [&] {
+                 compare({{"dataset label names", "cat, dog"}}, {{"dataset label names", "dog, cat"}});
+               });
   expect_error(ErrorKind::checkpoint, {"--lr is not recorded, this one's is 0.1"}, [&] {
     compare({run[0], run[1]}, run);
   });

@@ -22,8 +22,9 @@ FindsNothingOnAHealthyCluster() {
   is 'study["sums"][0]["of_mpi"]' 0.5
   # six launches suffice for each of five points: their spread is 1 %
   [ "$(grep -c '"part": "scaling"' study/raw.jsonl)" = 30 ] || fail "launches: $(grep -c '"part": "scaling"' study/raw.jsonl)"
+  grep -q '<th scope="col">scaling efficiency</th>' study/study.html || fail 'the table does not name the scaling efficiency'
   grep -q '<h2>Weak scaling</h2>' study/study.html || fail 'the page has no table of the weak scaling'
-  grep -q 'an efficiency of 8[456] %' study/study.html || fail "nothing to quote: $(json 'study["paragraph"]')"
+  grep -q 'a scaling efficiency of 8[456] %' study/study.html || fail "nothing to quote: $(json 'study["paragraph"]')"
   is 'study["links"] == json.load(open("study/links.json")), study["links"]["format"]' "(True, 'cifar_mpi links')"
 }
 

@@ -7,6 +7,7 @@ set -euo pipefail
 
 # clocked STATUS OPTION...: a study on a clock of its own, on which only launches take time: 10 s, or the value of the expression in
 # the file takes/KIND (step, allreduce, links, ways or train) of the number of `nodes` and of the `earlier` launches of that kind.
+# To end a launch at its limit takes as many seconds as takes/ending says, or none.
 clocked() {
   cat >clocked.py <<'END'
 import collections, os, runpy, sys
@@ -26,7 +27,8 @@ def run(self, nodes, program, per_node=None, limit=None):
     earlier[kind] += 1
     Clock.now_s += seconds if limit is None else min(seconds, limit)
     if limit is not None and seconds > limit:
-        raise study_launch.Failed(f"no end after {limit:g} s", 124)
+        Clock.now_s += float(open("takes/ending").read()) if os.path.exists("takes/ending") else 0
+        raise study_launch.Failed(f"no end after {limit:g} s", 124, limit_s=limit)
     return really(self, nodes, program, per_node)
 study_launch.Launcher.run = run
 study_launch.time = study_run.time = Clock
@@ -108,6 +110,29 @@ END
   clocked 3 --hosts node1,node2 --parts nodes,ways --ways all-reduce --rounds 2 --timeout 15 --out limit
   is 'study["problems"][1], study["time"]["stopped"]' \
     "('ways node1+node2 round=1 ways=all-reduce failed: no end after 15 s', [])"
+  # so has one that is ended so late that no time is left
+  out=late
+  echo '95 if earlier < 2 else 1000' >takes/ways
+  echo 20 >takes/ending
+  clocked 3 --hosts node1,node2 --parts ways --ways all-reduce --minutes 5 --timeout 100 --out late
+  is 'study["problems"], study["time"]["spent_s"]' "(['ways node1+node2 round=2 ways=all-reduce failed: no end after 100 s'], 310.0)"
+}
+
+LetsTheFirstTrainingTakeAllMinutesAndNotMore() {
+  programs
+  mkdir takes
+  local minutes limit
+  for minutes in 0.1 30; do
+    [ "$minutes" = 30 ] && limit=1800 || limit=1200
+    out=$minutes
+    echo "$limit" >takes/train
+    clocked 0 --hosts node1 --parts accuracy --seeds 1 --target 75 --minutes "$minutes" --out "$out"
+    is 'len(study["accuracy"]["runs"])' 1
+    out=over_$minutes
+    echo 100000 >takes/train
+    clocked 1 --hosts node1 --parts accuracy --seeds 1 --target 75 --minutes "$minutes" --out "$out"
+    says "accuracy node1 seed=1 failed: no end after $limit s"
+  done
 }
 
 CountsTheTimeOfEarlierStarts() {

@@ -35,7 +35,8 @@ struct Links {
 /// kbit, mbit, gbit (per second, powers of 1000). Throws Error{usage}.
 Links parse_links(const std::string& text);
 
-/// A file of `cifar_mpi_bench links --json`, or study.json of tools/study with its `links`. Throws Error{usage}.
+/// A file of `cifar_mpi_bench links --json`, study.json of tools/study with its `links`, or the folder of a study.
+/// Throws Error{usage}.
 Links read_links(const std::string& path);
 
 }  // namespace cifar_mpi::forecast
