@@ -99,11 +99,11 @@ TEST_F(RunEnd, IsNoneWhereASignalAsksForATrace) {
 
 TEST_F(RunEnd, IsThatOfTheFirstRunWhenASecondIsRefused) {
   const Outcome outcome =
-      run_command(train("shared", "--steps 100000") + "& first=$!; " +
+      run_command(train("shared", "--steps 100000 --lr 0.001") + "& first=$!; " +
                   until("[ -s " + file("shared/metrics.jsonl") + " ]") + "cp " + file("shared/lock") + " " +
-                  file("lock_before") + "; " + train("shared", "--steps 100000") + "; echo second: $?; ls " +
-                  file("shared/exit") + "; cmp " + file("shared/lock") + " " + file("lock_before") +
-                  " && echo same lock; kill -USR1 $first; wait $first; echo first: $?");
+                  file("lock_before") + "; " + train("shared", "--steps 100000 --lr 0.001") +
+                  "; echo second: $?; ls " + file("shared/exit") + "; cmp " + file("shared/lock") + " " +
+                  file("lock_before") + " && echo same lock; kill -USR1 $first; wait $first; echo first: $?");
   EXPECT_EQ(count_lines_with(outcome.output, "second: 4"), 1) << outcome.output;
   EXPECT_EQ(count_lines_with(outcome.output, "is in use by process"), 1) << outcome.output;
   EXPECT_EQ(count_lines_with(outcome.output, "shared/exit"), 1) << outcome.output;  // ls: there is none
