@@ -41,7 +41,7 @@ TEST_F(Programs, SayWhyAFolderOfBinaryFilesCannotBeRead) {
 }
 
 TEST_F(Programs, NameTheRecipeThatSetsWhatTheyRefuse) {
-  const std::string train = kTrain + small("never") + " --model fast94";
+  const std::string train = kTrain + usual("never") + " --model fast94";
   const std::string source = "in the recipe of --model fast94: ";
   for (const std::string way : {"local", "server"}) {
     expect_refusal(run_command(train + " --update " + way), 2,
@@ -80,12 +80,12 @@ TEST_F(Programs, RefuseWhereNothingCanBeWritten) {
 }
 
 TEST_F(Programs, KeepTheLastCheckpointWhenTheDiskIsFull) {
-  ASSERT_EQ(mpirun(1, kTrain + small("full")).code, 0);
+  ASSERT_EQ(mpirun(1, kTrain + usual("full")).code, 0);
   const std::string before = read_file(file("full/checkpoints/step_000000002.h5"));
   // A file-size limit stands in for a full disk, because both make the write itself fail. It is smaller than
   // a checkpoint (8.15 MiB). One rank only, because the limit also holds for MPI's shared memory.
   const Outcome outcome =
-      run_command("ulimit -f 8192; OMPI_MCA_btl=self " + kTrain + small("full") + " --steps 4");
+      run_command("ulimit -f 8192; OMPI_MCA_btl=self " + kTrain + usual("full") + " --steps 4");
   expect_refusal(outcome, 5, "step_000000004.h5");
   EXPECT_EQ(read_file(file("full/checkpoints/step_000000002.h5")), before);
   EXPECT_EQ(run_command("ls " + file("full/checkpoints")).output, "latest\nstep_000000002.h5\n");

@@ -129,7 +129,8 @@ TEST_F(Exchange, LearnsAlsoWithGradientsInBf16) {
 /// Three workers, because two would not show the order of the sum.
 TEST_F(Exchange, GivesWithServersTheBitsOfASumInRankOrder) {
   const std::string common =
-      "--batch-size 8 --steps 50 --log-every 50 --optimizer momentum --lr 0.01 --checkpoint-every 20 ";
+      "--input-size 12 --batch-size 8 --steps 50 --log-every 50 --optimizer momentum --lr 0.01 "
+      "--checkpoint-every 20 ";
   const auto end_of = [&](const std::string& run, int ranks, const std::string& options) {
     const Outcome outcome = mpirun(ranks, train(run, common + options));
     EXPECT_EQ(outcome.code, 0) << outcome.output;

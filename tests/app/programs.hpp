@@ -50,9 +50,11 @@ class Programs : public testing::Test {
   static std::string file(const std::string& name) { return *folder_ / name; }
   static std::string data() { return " --data " + file("small.h5"); }
   /// A run of a few small steps in the run directory `name`.
-  static std::string small(const std::string& name) {
+  static std::string usual(const std::string& name) {
     return data() + " --run-dir " + file(name) + " --batch-size 8 --steps 2 --threads 1";
   }
+  /// The same with small parts of images, and so a small network and small checkpoints.
+  static std::string small(const std::string& name) { return usual(name) + " --input-size 12"; }
   /// The cross-entropy of every step of a run, in the order of its metrics.jsonl.
   static std::vector<double> losses(const std::string& run) {
     const std::string text = read_file(file(run + "/metrics.jsonl")), key = "\"cross_entropy\":";

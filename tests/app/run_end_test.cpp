@@ -99,11 +99,11 @@ TEST_F(RunEnd, IsNoneWhereASignalAsksForATrace) {
 
 TEST_F(RunEnd, IsThatOfTheFirstRunWhenASecondIsRefused) {
   const Outcome outcome =
-      run_command(train("shared", "--steps 100000") + "& first=$!; " +
+      run_command(train("shared", "--steps 100000 --lr 0.001") + "& first=$!; " +
                   until("[ -s " + file("shared/metrics.jsonl") + " ]") + "cp " + file("shared/lock") + " " +
-                  file("lock_before") + "; " + train("shared", "--steps 100000") + "; echo second: $?; ls " +
-                  file("shared/exit") + "; cmp " + file("shared/lock") + " " + file("lock_before") +
-                  " && echo same lock; kill -USR1 $first; wait $first; echo first: $?");
+                  file("lock_before") + "; " + train("shared", "--steps 100000 --lr 0.001") +
+                  "; echo second: $?; ls " + file("shared/exit") + "; cmp " + file("shared/lock") + " " +
+                  file("lock_before") + " && echo same lock; kill -USR1 $first; wait $first; echo first: $?");
   EXPECT_EQ(count_lines_with(outcome.output, "second: 4"), 1) << outcome.output;
   EXPECT_EQ(count_lines_with(outcome.output, "is in use by process"), 1) << outcome.output;
   EXPECT_EQ(count_lines_with(outcome.output, "shared/exit"), 1) << outcome.output;  // ls: there is none
@@ -149,8 +149,8 @@ TEST_F(RunEnd, InTheLastEvaluationLosesNothing) {
 TEST_F(RunEnd, OnAFullDiskComesAfterTheLastStep) {
   // A file-size limit smaller than a checkpoint (8.15 MiB). One rank only, because the limit also holds for
   // MPI's shared memory.
-  const Outcome outcome = run_command("ulimit -f 8192; OMPI_MCA_btl=self " +
-                                      train("limited", "--steps 4 --checkpoint-every 1 --log-every 1"));
+  const Outcome outcome = run_command("ulimit -f 8192; OMPI_MCA_btl=self " + kTrain + usual("limited") +
+                                      " --steps 4 --checkpoint-every 1 --log-every 1");
   EXPECT_EQ(outcome.code, 5) << outcome.output;
   for (const char* step : {"1", "2", "3", "4"}) {
     const std::string text = std::string("warning: the checkpoint of step ") + step + " could not be written";
@@ -165,11 +165,11 @@ TEST_F(RunEnd, OnAFullDiskComesAfterTheLastStep) {
 TEST_F(RunEnd, OnAFileSystemThatIsFullKeepsTheGoodCheckpoint) {
   Outcome outcome;
   const std::string run = file("tmpfs");
-  if (!with_mounts("mkdir -p " + run + "; mount -t tmpfs -o size=12m none " + run + "; " +
-                       train("tmpfs", "--steps 3 --checkpoint-every 1") + "; echo code $?; cat " + run +
+  if (!with_mounts("mkdir -p " + run + "; mount -t tmpfs -o size=12m none " + run + "; " + kTrain +
+                       usual("tmpfs") + " --steps 3 --checkpoint-every 1" + "; echo code $?; cat " + run +
                        "/exit; ls " + run + "/checkpoints; " + kBin + "/cifar_mpi_eval --threads 1 --data " +
-                       file("small.h5") + " " + run + "; mount -o remount,size=40m " + run + "; " +
-                       train("tmpfs", "--steps 3 --checkpoint-every 1") + "; echo code $?; cat " + run +
+                       file("small.h5") + " " + run + "; mount -o remount,size=40m " + run + "; " + kTrain +
+                       usual("tmpfs") + " --steps 3 --checkpoint-every 1" + "; echo code $?; cat " + run +
                        "/exit",
                    outcome)) {
     GTEST_SKIP() << "this machine does not allow mounting a tmpfs in a namespace";

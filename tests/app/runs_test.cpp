@@ -8,7 +8,7 @@ namespace cifar_mpi::test {
 namespace {
 
 TEST_F(Programs, TrainEvaluateAndResume) {
-  const Outcome trained = mpirun(2, kTrain + small("first") + " --lr 0.5 --log-every 1");
+  const Outcome trained = mpirun(2, kTrain + usual("first") + " --lr 0.5 --log-every 1");
   ASSERT_EQ(trained.code, 0) << trained.output;
   EXPECT_TRUE(std::regex_search(
       trained.output,
@@ -43,7 +43,7 @@ TEST_F(Programs, TrainEvaluateAndResume) {
   const auto per_class = [](const std::string& output) { return output.substr(output.find("pattern0")); };
   EXPECT_EQ(per_class(evaluate(1, "ema")), per_class(evaluate(2, "ema")));
   EXPECT_NE(evaluate(1, "ema"), evaluate(1, "raw"));
-  const Outcome again = mpirun(2, kTrain + small("first") + " --lr 0.5 --trace 1-2");
+  const Outcome again = mpirun(2, kTrain + usual("first") + " --lr 0.5 --trace 1-2");
   EXPECT_EQ(again.code, 0);
   EXPECT_NE(again.output.find("this run is finished: step 2 of 2; raise --steps or --epochs"),
             std::string::npos)
@@ -104,9 +104,9 @@ TEST_F(Programs, TrainOnAnotherDatasetOfTheSchema) {
 
 TEST_F(Programs, BeginWithTheWeightsOfAFinishedRun) {
   const std::string longer = " --lr 0.05 --log-every 1 --steps 40";
-  ASSERT_EQ(mpirun(2, kTrain + small("taught") + longer).code, 0);
+  ASSERT_EQ(mpirun(2, kTrain + usual("taught") + longer).code, 0);
   const std::string checkpoint = file("taught/checkpoints/latest");
-  const Outcome tuned = mpirun(3, kTrain + small("tuned") + longer + " --steps 3 --init-from " + checkpoint);
+  const Outcome tuned = mpirun(3, kTrain + usual("tuned") + longer + " --steps 3 --init-from " + checkpoint);
   ASSERT_EQ(tuned.code, 0) << tuned.output;
   EXPECT_EQ(count_lines_with(tuned.output,
                              "initialized from the averaged weights of step_000000040.h5, step 40, test acc"),
@@ -115,7 +115,7 @@ TEST_F(Programs, BeginWithTheWeightsOfAFinishedRun) {
   EXPECT_LT(losses("tuned").front(),
             losses("taught").front() - 0.2);  // than that of guessing among ten classes
   const Outcome again =
-      mpirun(2, kTrain + small("tuned") + longer + " --steps 4 --batch-size 12 --init-from gone.h5");
+      mpirun(2, kTrain + usual("tuned") + longer + " --steps 4 --batch-size 12 --init-from gone.h5");
   EXPECT_EQ(again.code, 0) << again.output;
   EXPECT_EQ(count_lines_with(again.output, "; --init-from is not read again"), 1) << again.output;
 }

@@ -11,7 +11,7 @@ namespace {
 class StartLog : public Programs {
  protected:
   static std::string log_of(const std::string& run, const std::string& options) {
-    const Outcome outcome = run_command(kTrain + small(run) + " --device cpu" + options);
+    const Outcome outcome = run_command(kTrain + usual(run) + " --device cpu" + options);
     EXPECT_EQ(outcome.code, 0) << outcome.output;
     return outcome.output;
   }

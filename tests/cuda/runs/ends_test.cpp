@@ -16,7 +16,7 @@ class GpuRunEnd : public GpuRuns {
     EXPECT_LT(seconds_now() - began, kPatience);
   }
   static std::string unshared(const std::string& run, const std::string& options = "") {
-    return kTrain + small(run) + " --input-size 8 --device cuda --self-check off " + options;
+    return kTrain + usual(run) + " --input-size 8 --device cuda --self-check off " + options;
   }
 };
 
@@ -59,7 +59,7 @@ TEST_F(GpuRunEnd, RefusesToStartWithoutAGpu) {
 }
 
 TEST_F(GpuRunEnd, ChoosesNoDeviceForServersAlone) {
-  const Outcome refused = run_command(kTrain + small("served") + " --update server");
+  const Outcome refused = run_command(kTrain + usual("served") + " --update server");
   expect_refusal(refused, 2, "--servers 1 of 1 rank leaves no rank to compute");
   EXPECT_EQ(count_lines_with(refused.output, "device: "), 0) << refused.output;
   EXPECT_FALSE(std::filesystem::exists(file("served")));

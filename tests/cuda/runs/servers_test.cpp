@@ -26,7 +26,7 @@ class ServedGpuRuns : public GpuRuns {
 
 TEST_F(ServedGpuRuns, HaveServersWithoutAGpuAndCheckThoseOfTheWorkers) {
   const Outcome outcome =
-      mpirun(3, with_two_gpus(kTrain + small("checked") + " --input-size 8 --update server"));
+      mpirun(3, with_two_gpus(kTrain + usual("checked") + " --input-size 8 --update server"));
   EXPECT_EQ(outcome.code, 0) << outcome.output;
   EXPECT_EQ(count_lines_with(outcome.output, "device: cuda, because a GPU can be used"), 1) << outcome.output;
   EXPECT_EQ(count_lines_with(outcome.output, "self-check: passed"), 1) << outcome.output;
@@ -39,7 +39,7 @@ TEST_F(ServedGpuRuns, HaveServersWithoutAGpuAndCheckThoseOfTheWorkers) {
 
 TEST_F(ServedGpuRuns, RefuseTwoWorkersWithOneGpu) {
   const std::string command =
-      kTrain + small("one_gpu") + " --input-size 8 --update server --device cuda --self-check off";
+      kTrain + usual("one_gpu") + " --input-size 8 --update server --device cuda --self-check off";
   expect_refusal(mpirun(3, command), 6, "ranks 0 and 1 on ");
 }
 
