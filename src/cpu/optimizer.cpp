@@ -241,7 +241,7 @@ class Products {
     const Desc a = describe(left), b = describe(right);
     const Desc c = describe({result, left.rows, right.columns});
     const Kernel kernel = make_product(dnnl_, a, b, c);
-    engine::Task task = kernel_task(concat(what, " of ", matrix_.name), dnnl_, kernel,
+    engine::Task task = kernel_task(concat("muon ", what, " of ", matrix_.name), dnnl_, kernel,
                                     {reads(DNNL_ARG_SRC, a, left.data),
                                      reads(DNNL_ARG_WEIGHTS, b, right.data), writes(DNNL_ARG_DST, c, result)},
                                     arena_.take(kernel.scratch_bytes()));
