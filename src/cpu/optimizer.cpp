@@ -203,7 +203,7 @@ engine::Task plan_scatter(const engine::UpdateBinding& binding, const engine::Ma
                                             optim::HostMath{});
     parallel_values(static_cast<std::size_t>(matrix.rest * matrix.out),
                     [&](std::size_t begin, std::size_t end) {
-                      for (std::size_t i = begin; i < end; ++i) moves[matrix.places[i]] = scale * x[i];
+                      for (std::size_t i = begin; i < end; ++i) moves[matrix.places[i]] = scale * x[i] + 0.0f;
                     });
   };
   return task;
