@@ -140,17 +140,6 @@ TEST(MatrixMove, KeepsTheMomentumAndTheWeightsIfTheStepDoesNotApply) {
   EXPECT_NE(m.weights, before.weights);
 }
 
-/// A sum with the zeros of other ranks would lose the sign. A gradient of zeros gives a direction of zeros.
-TEST(MatrixMove, HasNoNegativeZero) {
-  OneMatrix m(1, 5);
-  for (const float zero : {-0.0f, 0.0f}) {
-    std::ranges::fill(m.grads, zero);
-    std::ranges::fill(m.momenta, zero);
-    m.run_audited();
-    for (std::size_t i = 0; i < m.places.size(); ++i) EXPECT_FALSE(std::signbit(m.at(m.moves, i))) << i;
-  }
-}
-
 TEST(MatrixMove, NormalizesInTheStepsThatItIsAskedTo) {
   OneMatrix m(45, 12);
   const std::vector<float> before = m.weights;
