@@ -29,6 +29,8 @@ struct StepOptions {
   std::string device = "auto";
   std::string precision = "auto";
   std::string conv = "auto";
+  std::string optimizer = "auto";
+  std::string share_matrices = "auto";
   std::string isa = "auto";
   std::string wire = "fp32";
   std::vector<int> batch_sizes{128};
@@ -165,6 +167,8 @@ int bench_step(StepOptions& options, comm::World& world) {
   const Log log(world.rank());
   options.config.precision = find_name<engine::Precision>(options.precision).value();
   options.config.conv = find_name<engine::ConvMethod>(options.conv).value();
+  options.config.optimizer = find_name<optim::OptimizerKind>(options.optimizer);  // none for auto
+  options.config.share_matrices = find_name<comm::Share>(options.share_matrices).value();
   options.config.wire = find_name<comm::Wire>(options.wire).value();
   world.together([&] {
     cpu::limit_instructions(find_name<cpu::InstructionSet>(options.isa).value());
@@ -222,6 +226,12 @@ void add_step(CLI::App& app, StepOptions& options) {
       ->capture_default_str();
   app.add_option("--conv", options.conv, "Convolutions on the CPU")
       ->check(app::one_of({"auto", "direct", "fft"}))
+      ->capture_default_str();
+  app.add_option("--optimizer", options.optimizer, "Update rule; auto: sgd for tutorial, else momentum")
+      ->check(app::one_of({"auto", "sgd", "momentum", "nesterov", "adamw", "muon"}))
+      ->capture_default_str();
+  app.add_option("--share-matrices", options.share_matrices, "Compute each hidden matrix on one rank (muon)")
+      ->check(app::one_of({"auto", "on", "off"}))
       ->capture_default_str();
   app.add_option("--all-reduce", options.config.all_reduce, "Algorithm that sums gradients over ranks")
       ->check(app::one_of(app::collective_names()))

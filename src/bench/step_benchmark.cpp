@@ -33,6 +33,8 @@ config::TrainConfig train_config(const StepBenchmarkConfig& config) {
   train.threads = config.threads;
   train.precision = config.precision;
   train.conv = config.conv;
+  if (config.optimizer) train.optimizer.kind = *config.optimizer;
+  train.share_matrices = config.share_matrices;
   train.all_reduce = config.all_reduce;
   train.wire = config.wire;
   train.bucket_mib = config.bucket_mib;

@@ -3,6 +3,8 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <iterator>
+#include <optional>
 #include <stdexcept>
 #include <utility>
 
@@ -48,12 +50,15 @@ bool is_sum(const Task& task) { return task.kind == engine::TaskKind::collective
 
 /// The step of a single rank, without sums.
 void append_alone(engine::Branches& branches, StepParts parts) {
-  for (Task& task : parts.compute) {
-    if (is_sum(task)) throw std::logic_error(concat("'", task.name, "' sums over ranks, but there is one"));
-    branches.run(std::move(task));
-  }
+  const auto run = [&](std::vector<Task>& tasks) {
+    for (Task& task : tasks) {
+      if (is_sum(task)) throw std::logic_error(concat("'", task.name, "' sums over ranks, but there is one"));
+      branches.run(std::move(task));
+    }
+  };
+  run(parts.compute);
   if (parts.before_updates) branches.run(std::move(*parts.before_updates));
-  for (std::vector<Task>& tasks : parts.update) branches.run_all(std::move(tasks));
+  for (std::vector<Task>& tasks : parts.update) run(tasks);
   for (Task& task : parts.finish) branches.run(std::move(task));
   branches.join();
 }
@@ -98,10 +103,11 @@ void AllReduceUpdate::allocate(std::size_t control_floats) {
 /// The all-reduce of what `sum` declares.
 Task AllReduceUpdate::with_work(Task sum) {
   const engine::Bytes bytes = sum.writes.front();
-  const std::size_t floats = bytes.size / sizeof(float);
-  if (bytes.begin != rank_sums_.data() || bytes.size > rank_sums_.size())
+  if (bytes.begin < rank_sums_.data() || bytes.end() > rank_sums_.data() + rank_sums_.size())
     throw std::logic_error(concat("'", sum.name, "' sums an array outside the memory for sums over ranks"));
-  Task task = collective_->all_reduce(std::move(sum.name), rank_sums().first(floats), floats);
+  const std::size_t begin = static_cast<std::size_t>(bytes.begin - rank_sums_.data()) / sizeof(float);
+  const std::size_t floats = bytes.size / sizeof(float);
+  Task task = collective_->all_reduce(std::move(sum.name), rank_sums().subspan(begin, floats), floats);
   task.kind = engine::TaskKind::collective;
   return task;
 }
@@ -137,8 +143,21 @@ void AllReduceUpdate::append(StepProgram& program, StepParts parts, Concurrency 
     program.wait(kCompute, queue.last());
     branches.run(std::move(*parts.before_updates));
   }
+  std::vector<std::optional<engine::MarkId>> sums(buckets.size());
   for (std::size_t i = 0; i < buckets.size(); ++i) {
-    if (!all_first) program.wait(kCompute, queue.done(i));
+    if (!all_first) sums[i] = queue.done(i);
+    std::vector<Task>& tasks = parts.update[i];
+    const auto sum = std::ranges::find_if(tasks, is_sum);
+    if (sum == tasks.end()) continue;
+    if (sums[i]) program.wait(kCompute, *sums[i]);
+    branches.run_all({std::move_iterator(tasks.begin()), std::move_iterator(sum)});
+    branches.wait(engine::kComm);
+    program.run(engine::kComm, with_work(std::move(*sum)));
+    sums[i] = program.set(engine::kComm);
+    tasks.erase(tasks.begin(), sum + 1);
+  }
+  for (std::size_t i = 0; i < buckets.size(); ++i) {
+    if (sums[i]) program.wait(kCompute, *sums[i]);
     branches.run_all(std::move(parts.update[i]));
   }
   for (Task& task : parts.finish) branches.run(std::move(task));

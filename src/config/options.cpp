@@ -216,6 +216,8 @@ Rows optimizer_rows() {
       Row("--muon-normalize", "Steps between scalings of the hidden matrices (muon)",
           number(in(&C::optimizer, &OptimizerSpec::normalize_every), at_least(0))).word("never")
               .goes_with(kMuon).identifies(400).changeable(),
+      Row("--share-matrices", "Compute each hidden matrix on one rank (muon)",
+          choice(in(&C::share_matrices))).goes_with(kMuon),
       Row("--clip-norm", "Largest norm of the summed gradient",
           number(in(&C::clip_norm), between(0.0, kMany))).word("off")
               .goes_with({"--update", {"all-reduce", "local"},

@@ -203,7 +203,7 @@ engine::Task plan_scatter(const engine::UpdateBinding& binding, const engine::Ma
                                             optim::HostMath{});
     parallel_values(static_cast<std::size_t>(matrix.rest * matrix.out),
                     [&](std::size_t begin, std::size_t end) {
-                      for (std::size_t i = begin; i < end; ++i) moves[matrix.places[i]] = scale * x[i];
+                      for (std::size_t i = begin; i < end; ++i) moves[matrix.places[i]] = scale * x[i] + 0.0f;
                     });
   };
   return task;
@@ -241,7 +241,7 @@ class Products {
     const Desc a = describe(left), b = describe(right);
     const Desc c = describe({result, left.rows, right.columns});
     const Kernel kernel = make_product(dnnl_, a, b, c);
-    engine::Task task = kernel_task(concat(what, " of ", matrix_.name), dnnl_, kernel,
+    engine::Task task = kernel_task(concat("muon ", what, " of ", matrix_.name), dnnl_, kernel,
                                     {reads(DNNL_ARG_SRC, a, left.data),
                                      reads(DNNL_ARG_WEIGHTS, b, right.data), writes(DNNL_ARG_DST, c, result)},
                                     arena_.take(kernel.scratch_bytes()));

@@ -82,7 +82,7 @@ std::vector<Task> MatrixProducts::tasks(Device& device, const engine::UpdateBind
   const Shapes shapes(matrix);
   const auto product_task = [&](const char* what, const Matmul& product, std::byte* workspace,
                                 const float* left, const float* right, float* result) {
-    Task task{concat(what, " of ", matrix.name),
+    Task task{concat("muon ", what, " of ", matrix.name),
               {{reinterpret_cast<const std::byte*>(left), product.bytes_a()},
                {reinterpret_cast<const std::byte*>(right), product.bytes_b()}},
               {{reinterpret_cast<const std::byte*>(result), product.bytes_d()},

@@ -193,7 +193,7 @@ __global__ void combine_powers(std::int64_t n, const float* a, float* aa) {
 
 __global__ void scatter_moves(const __grid_constant__ MatrixMove work, const float* x) {
   const std::int64_t i = thread_index();
-  if (i < work.values) work.moves[work.places[i]] = work.scale * x[i];
+  if (i < work.values) work.moves[work.places[i]] = work.scale * x[i] + 0.0f;
 }
 
 __global__ void scale_weights(const __grid_constant__ MatrixMove work) {

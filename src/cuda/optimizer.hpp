@@ -68,7 +68,7 @@ struct MatrixMove {
 void gather_matrix(cudaStream_t stream, const MatrixMove& work, float* x);
 /// aa = kA·I + kB·a + kC·aa, all [n, n].
 void muon_polynomial(cudaStream_t stream, std::int64_t n, const float* a, float* aa);
-/// moves = scale · x, element by element at its place.
+/// moves = scale · x + 0, element by element at its place.
 void scatter_matrix(cudaStream_t stream, const MatrixMove& work, const float* x);
 /// weights = weights · √out/‖weights‖ in the steps of optim::normalizes. Two launches.
 void normalize_matrix(cudaStream_t stream, const MatrixMove& work);

@@ -78,7 +78,7 @@ Task declare_update(const UpdateBinding& binding) {
 Task declare_gather(const UpdateBinding& binding, const Matrix& matrix, const float* x) {
   const auto values = static_cast<std::size_t>(matrix.rest * matrix.out);
   Task task;
-  task.name = concat("gather ", matrix.name);
+  task.name = concat("muon gather ", matrix.name);
   task.writes = {bytes_of(binding.states[0] + matrix.begin, matrix.floats), bytes_of(x, values)};
   task.reads = {task.writes.front(), bytes_of(binding.grads + matrix.begin, matrix.floats),
                 bytes_of(matrix.places, values), bytes_of(binding.control + ControlLayout::loss_sum, 1)};
@@ -87,7 +87,7 @@ Task declare_gather(const UpdateBinding& binding, const Matrix& matrix, const fl
 }
 
 Task declare_polynomial(const Matrix& matrix, std::size_t n, const float* a, const float* aa) {
-  return {concat("polynomial of ", matrix.name),
+  return {concat("muon polynomial of ", matrix.name),
           {bytes_of(a, n * n), bytes_of(aa, n * n)},
           {bytes_of(aa, n * n)},
           {},
@@ -96,7 +96,7 @@ Task declare_polynomial(const Matrix& matrix, std::size_t n, const float* a, con
 
 Task declare_scatter(const UpdateBinding& binding, const Matrix& matrix, const float* x) {
   const auto values = static_cast<std::size_t>(matrix.rest * matrix.out);
-  return {concat("scatter ", matrix.name),
+  return {concat("muon scatter ", matrix.name),
           {bytes_of(x, values), bytes_of(matrix.places, values)},
           {bytes_of(binding.moves + matrix.begin, matrix.floats)},
           {},
@@ -105,7 +105,7 @@ Task declare_scatter(const UpdateBinding& binding, const Matrix& matrix, const f
 
 Task declare_normalize(const UpdateBinding& binding, const Matrix& matrix) {
   Task task;
-  task.name = concat("normalize ", matrix.name);
+  task.name = concat("muon normalize ", matrix.name);
   task.writes = {bytes_of(binding.params + matrix.begin, matrix.floats)};
   task.reads = {task.writes.front(), bytes_of(binding.step, 1),
                 bytes_of(binding.control + ControlLayout::loss_sum, 1)};

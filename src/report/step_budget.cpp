@@ -13,11 +13,15 @@ const Section* section_of(std::string_view name) {
     std::string_view beginning;
     Section section;
   };
-  static constexpr Row kRows[] = {
-      {"control", Section::other},        {"compute time", Section::other},
-      {"advance", Section::other},        {"augment", Section::input},
-      {"loss", Section::forward},         {"update ", Section::update},
-      {"gradient norm", Section::update}, {"running statistics", Section::update}};
+  static constexpr Row kRows[] = {{"control", Section::other},
+                                  {"compute time", Section::other},
+                                  {"advance", Section::other},
+                                  {"augment", Section::input},
+                                  {"loss", Section::forward},
+                                  {"update ", Section::update},
+                                  {"muon ", Section::update},
+                                  {"gradient norm", Section::update},
+                                  {"running statistics", Section::update}};
   for (const Row& row : kRows) {
     if (name.starts_with(row.beginning)) return &row.section;
   }

@@ -1,12 +1,15 @@
 #include "step/hidden_matrices.hpp"
 
 #include <algorithm>
+#include <functional>
 #include <iterator>
+#include <numeric>
 #include <span>
 #include <stdexcept>
 
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/text.hpp"
+#include "cifar_mpi/comm/all_reduce_update.hpp"
 
 namespace cifar_mpi::step {
 namespace {
@@ -49,6 +52,31 @@ void require_hidden_matrices(const evaluation::Network& network) {
                      "what it is for; give --optimizer nesterov"));
 }
 
+bool shares_matrices(const Plan& plan, const Device& device) {
+  if (!is_muon(plan) || plan.config.update != comm::UpdateKind::all_reduce) return false;
+  return comm::resolve_share(plan.config.share_matrices, plan.world, device.collectives.device);
+}
+
+std::vector<int> owners_of(const std::vector<engine::Matrix>& matrices, int ranks) {
+  // Of an iteration's products, over 2: with n the smaller side, n²·(2·larger + n).
+  const auto work = [&](std::size_t m) {
+    const double rest = static_cast<double>(matrices[m].rest), out = static_cast<double>(matrices[m].out);
+    const double n = std::min(rest, out);
+    return n * n * (2.0 * std::max(rest, out) + n);
+  };
+  std::vector<std::size_t> order(matrices.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::ranges::stable_sort(order, std::greater<>(), work);
+  std::vector<double> load(static_cast<std::size_t>(ranks));
+  std::vector<int> owners(matrices.size());
+  for (const std::size_t m : order) {
+    const auto least = std::ranges::min_element(load);
+    *least += work(m);
+    owners[m] = static_cast<int>(least - load.begin());
+  }
+  return owners;
+}
+
 void allocate_hidden(const Plan& plan, const Device& device, Blocks& blocks) {
   if (!is_muon(plan)) return;
   const model::ParamTable& params = plan.network.params;
@@ -70,7 +98,17 @@ void allocate_hidden(const Plan& plan, const Device& device, Blocks& blocks) {
     matrix.places = next;
     next += matrix.rest * matrix.out;
   }
-  hidden.moves = device.backend->allocate(device.layout.trained_floats * sizeof(float));
+  const std::span<float> sums = blocks.update->rank_sums();
+  const std::size_t floats = device.layout.trained_floats;
+  if (sums.size() > (plan.config.sync_batch_norm ? device.layout.running_floats : 0)) {
+    hidden.moves = sums.first(floats);
+    hidden.owners = owners_of(hidden.matrices, plan.world.size());
+    const auto largest = std::ranges::max_element(hidden.matrices, {}, &engine::Matrix::floats);
+    hidden.zeros = device.backend->allocate(largest->floats * sizeof(float));
+  } else {
+    hidden.own_moves = device.backend->allocate(floats * sizeof(float));
+    hidden.moves = hidden.own_moves.span<float>();
+  }
   hidden.arena.emplace([&backend = *device.backend](std::size_t bytes) { return backend.allocate(bytes); });
 }
 
@@ -87,18 +125,43 @@ model::ParamTable params_with_rates(const Plan& plan) {
   return params;
 }
 
+/// Whether the task changes the weights or the momentum of the matrix, which every rank keeps.
+bool changes_state(const engine::Task& task, const engine::UpdateBinding& update,
+                   const engine::Matrix& matrix) {
+  return std::ranges::any_of(task.writes, [&](const engine::Bytes& written) {
+    return written.overlaps(engine::bytes_of(update.params + matrix.begin, matrix.floats)) ||
+           written.overlaps(engine::bytes_of(update.states[0] + matrix.begin, matrix.floats));
+  });
+}
+
 std::vector<engine::Task> matrix_tasks(const StepContext& context, const engine::UpdateBinding& update) {
   HiddenMatrices& hidden = context.blocks.hidden;
+  engine::Backend& backend = *context.device.backend;
+  const int rank = context.plan.world.rank(), ranks = context.plan.world.size();
   std::vector<engine::Task> tasks;
-  for (const engine::Matrix& matrix : hidden.matrices) {
+  std::size_t first = update.end, last = update.begin;  // of the moves
+  for (std::size_t m = 0; m < hidden.matrices.size(); ++m) {
+    const engine::Matrix& matrix = hidden.matrices[m];
     const std::size_t end = matrix.begin + matrix.floats;
     if (end <= update.begin || update.end <= matrix.begin) continue;
     if (matrix.begin < update.begin || update.end < end)
       throw std::logic_error(concat("an update has a part of ", matrix.name));
+    const bool mine = hidden.owners.empty() || hidden.owners[m] == rank;
     hidden.arena->rewind();
-    for (engine::Task& task : context.device.backend->matrix_tasks(update, matrix, *hidden.arena))
-      tasks.push_back(std::move(task));
+    for (engine::Task& task : backend.matrix_tasks(update, matrix, *hidden.arena))
+      if (mine || changes_state(task, update, matrix)) tasks.push_back(std::move(task));
+    if (!mine) {
+      tasks.push_back(backend.copy_task(concat("muon clear ", matrix.name),
+                                        {{reinterpret_cast<std::byte*>(hidden.moves.data() + matrix.begin),
+                                          hidden.zeros.data(), matrix.floats * sizeof(float)}}));
+    }
+    first = std::min(first, matrix.begin);
+    last = std::max(last, end);
   }
+  const bool sums = !hidden.owners.empty() && !context.update.rank_sums().empty();
+  if (sums && first < last)
+    tasks.push_back(engine::sum_over_ranks(concat("muon moves ", first, "..", last),
+                                           {hidden.moves.data() + first, ranks}, last - first));
   return tasks;
 }
 

@@ -29,8 +29,8 @@ engine::TrainBinding bind_step(const StepContext& context) {
   binding.seed = config.seed;
   binding.global_batch = plan.sizes.global_batch;
   binding.statistics_share = 1.0f / static_cast<float>(plan.sizes.aggregated * plan.sizes.parts);
-  if (const std::span<float> sums = update.rank_sums(); !sums.empty())
-    binding.rank_sums = {sums.data(), plan.sizes.aggregated};
+  if (const std::span<float> sums = update.rank_sums(); config.sync_batch_norm && !sums.empty())
+    binding.rank_sums = {sums.last(device.layout.running_floats).data(), plan.sizes.aggregated};
   binding.label_smoothing = plan.config.label_smoothing;
   binding.requests = &blocks.request_word;
   if (blocks.value_counts.size() > 0) {
@@ -67,7 +67,7 @@ engine::UpdateBinding bind_update(const StepContext& context, const engine::Trai
   for (const optim::StateRow& row : blocks.state.rows()) {
     if (row.of_optimizer) update.states[states++] = blocks.state[row.role].as<float>();
   }
-  if (blocks.hidden.moves.size() > 0) update.moves = blocks.hidden.moves.as<float>();
+  update.moves = blocks.hidden.moves.data();
   update.clip_norm = plan.config.clip_norm;
   update.gradient_norm = gradient_norm(context);
   return update;
@@ -139,7 +139,7 @@ std::vector<engine::Bytes> regions_of(const StepContext& context) {
   for (const Buffer* block :
        {&blocks.step_counter, &blocks.batch_counter, &blocks.facts, &blocks.decay_sums, &blocks.gradient_norm,
         &blocks.value_counts, &blocks.kept_images, &blocks.weights_before, &blocks.round_sums,
-        &blocks.hidden.places, &blocks.hidden.moves}) {
+        &blocks.hidden.places, &blocks.hidden.own_moves, &blocks.hidden.zeros}) {
     watch(*block);
   }
   if (blocks.hidden.arena) std::ranges::copy(blocks.hidden.arena->regions(), std::back_inserter(regions));
@@ -218,6 +218,7 @@ std::unique_ptr<comm::Update> make_all_reduce_update(const Plan& plan, const Dev
   if (config.update == comm::UpdateKind::local) settings.blocks = exchanged_blocks(plan.config);
   // Two per channel of one layer, which all layers have in the statistics together.
   if (config.sync_batch_norm) settings.rank_sum_floats = device.layout.running_floats;
+  if (shares_matrices(plan, device)) settings.rank_sum_floats += device.layout.trained_floats;
   return std::make_unique<comm::AllReduceUpdate>(std::move(collective), device.layout, settings);
 }
 

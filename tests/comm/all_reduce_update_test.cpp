@@ -68,6 +68,14 @@ TEST(Overlap, IsWhatWasAskedForAndElseWhatPays) {
   }
 }
 
+TEST(Share, IsWhatWasAskedForAndElseWhatPays) {
+  for (const bool device : {false, true}) {
+    EXPECT_TRUE(resolve_share(Share::on, test_world(), device));
+    EXPECT_FALSE(resolve_share(Share::off, test_world(), device));
+    EXPECT_EQ(resolve_share(Share::automatic, test_world(), device), !device);
+  }
+}
+
 TEST(AllReduceUpdate, NeedsEveryWaitItPlaces) {
   for (const bool overlap : {true, false}) {
     TinyStep step(std::make_unique<ThreeRanks>(), 1, overlap);

@@ -104,6 +104,31 @@ class TinyStep {
     }
     return made;
   }
+  /// The same with a sum over the ranks among the update tasks of each span: value i of `taken` is the sum of rank + i,
+  /// once the first summed gradient of span i is there.
+  StepParts parts_with_sums_of_updates() {
+    StepParts made = parts();
+    for (std::size_t i = 0; i < made.update.size(); ++i) {
+      float* const sum = update_.rank_sums().data() + i;
+      const float* const total = grads().data() + update_.spans()[i].begin;
+      made.update[i] = {Task{"term",
+                             {bytes_of(total, 1)},
+                             {bytes_of(sum, 1)},
+                             [=](Lane&) {
+                               *sum = *total - *total + static_cast<float>(i) +
+                                      static_cast<float>(test_world().rank());
+                             },
+                             {}},
+                        engine::sum_over_ranks("sum", {sum, test_world().size()}, 1),
+                        Task{"take",
+                             {bytes_of(sum, 1)},
+                             {bytes_of(taken_.data() + i, 1)},
+                             [this, sum, i](Lane&) { taken_[i] = *sum; },
+                             {}},
+                        std::move(made.update[i].front())};
+    }
+    return made;
+  }
   /// Value i of both sums together is the sum of rank + i.
   static constexpr std::size_t kSummed = 3;
 

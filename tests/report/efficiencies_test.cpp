@@ -336,16 +336,16 @@ TEST(StepBudget, AddsUpToTheStepOfEachRank) {
   EXPECT_NEAR(budget.step_ms[1], 30, 1e-9);
 }
 
-TEST(StepBudget, PutsCopiesOfWeightsUnderOtherAndSumsUnderBackward) {
+TEST(StepBudget, PutsCopiesOfWeightsUnderOtherSumsUnderBackwardAndMuonUnderUpdate) {
   Timeline run = timeline({});
   run.tasks = {};
   for (const char* name : {"control", "conv2 prepare backward, turn", "augment", "conv2 forward", "loss",
                            "conv2 weight gradient", "sum of block1", "compute time", "gradient norm",
-                           "update 0..7", "running statistics", "advance"})
+                           "muon iteration of conv2/weights", "update 0..7", "running statistics", "advance"})
     run.tasks.push_back({name, engine::kCompute, engine::TaskKind::work, 0, {}});
   using enum Section;
   EXPECT_EQ(sections_of(run), (std::vector<Section>{other, other, input, forward, forward, backward, backward,
-                                                    other, update, update, update, other}));
+                                                    other, update, update, update, update, other}));
 }
 
 }  // namespace

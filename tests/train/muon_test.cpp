@@ -1,9 +1,11 @@
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/model/net_builder.hpp"
 #include "reference/reference.hpp"
 #include "step/hidden_matrices.hpp"
@@ -65,6 +67,80 @@ TEST_F(Muon, MovesEachRoleAsTheDoubleReferenceHasIt) {
     const double unit = 0x1.0p-24;
     EXPECT_LE(worst, rate * (hidden ? 41.0 * 4.0 * 40.0 : 16.0) * unit);
     EXPECT_NE(after[p].values, before[p].values);
+  }
+}
+
+/// Each matrix is computed on one rank or on all, with the same bits, also after resuming with the other choice.
+TEST_F(Muon, HasTheSameBitsWhoeverComputesTheMatrices) {
+  if (world().size() == 1) return;  // which has them all
+  config::TrainConfig c = config();
+  c.lr = 0.01;
+  c.steps = 3;
+  c.optimizer.kind = optim::OptimizerKind::muon;
+  c.optimizer.normalize_every = 2;
+  c.bucket_mib = 0.5;
+  struct Case {
+    const char* name;
+    void (*change)(config::TrainConfig&);
+  };
+  for (const Case& way :
+       {Case{"plain", [](config::TrainConfig&) {}},
+        {"bf16", [](auto& other) { other.precision = engine::Precision::bf16; }},
+        {"blocking", [](auto& other) { other.overlap = comm::Overlap::off; }},
+        {"clipped", [](auto& other) { other.clip_norm = 0.5; }},
+        {"rounded", [](auto& other) { other.all_reduce = "ring", other.wire = comm::Wire::bf16; }},
+        {"reproducible", [](auto& other) { other.reproducible = true, other.micro_shards = 4; }}}) {
+    SCOPED_TRACE(way.name);
+    config::TrainConfig off = c;
+    way.change(off);
+    if (off.reproducible && world().size() == 3) continue;
+    off.share_matrices = comm::Share::off;
+    off.run_dir = path(std::string(way.name) + "_off");
+    const auto apart = start(off);
+    run_loop(*apart);
+    config::TrainConfig on = off;
+    on.share_matrices = comm::Share::on;
+    on.run_dir = path(std::string(way.name) + "_on");
+    on.steps = 2;
+    const auto shared = start(on);
+    EXPECT_FALSE(shared->blocks.update->rank_sums().empty());
+    run_loop(*shared);
+    for (const auto share : {comm::Share::off, comm::Share::on}) {
+      config::TrainConfig rest = on;
+      rest.share_matrices = share;
+      rest.run_dir = path(concat(way.name, "_rest_", to_string(share)));
+      rest.steps = 3;
+      on_rank_zero(
+          [&] { std::filesystem::copy(on.run_dir, rest.run_dir, std::filesystem::copy_options::recursive); });
+      const auto resumed = start(rest);
+      run_loop(*resumed);
+      EXPECT_EQ(rows(*resumed), rows(*apart));
+    }
+  }
+}
+
+TEST_F(Muon, HasEachMatrixOnOneRank) {
+  const auto matrix = [](std::int64_t rest, std::int64_t out) {
+    return engine::Matrix{"m", 0, 0, rest, out, nullptr};
+  };
+  const std::vector<engine::Matrix> matrices = {matrix(24, 64),    matrix(64, 576),   matrix(576, 256),
+                                                matrix(2304, 256), matrix(256, 2304), matrix(2304, 256)};
+  EXPECT_EQ(step::owners_of(matrices, 1), std::vector<int>(6, 0));
+  EXPECT_EQ(step::owners_of(matrices, 2), (std::vector<int>{1, 1, 1, 0, 1, 0}));
+  EXPECT_EQ(step::owners_of(matrices, 3), (std::vector<int>{2, 1, 0, 0, 1, 2}));
+  EXPECT_EQ(step::owners_of(matrices, 8), (std::vector<int>{5, 4, 3, 0, 1, 2}));
+  config::TrainConfig c = config();
+  c.optimizer.kind = optim::OptimizerKind::muon;
+  c.share_matrices = comm::Share::on;
+  const auto state = start(c);
+  int computed = 0;
+  for (const engine::Task& task : state->programs.step->program().tasks())
+    if (task.name.starts_with("muon scatter")) ++computed;
+  int all = 0;
+  for (const int of_rank : world().gather(computed)) all += of_rank;
+  EXPECT_EQ(all, 3);
+  if (world().size() > 1) {
+    EXPECT_LT(computed, 3);
   }
 }
 

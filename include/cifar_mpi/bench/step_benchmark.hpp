@@ -2,12 +2,15 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "cifar_mpi/comm/all_reduce_update.hpp"
 #include "cifar_mpi/comm/collective.hpp"
 #include "cifar_mpi/comm/world.hpp"
 #include "cifar_mpi/engine/roofline.hpp"
+#include "cifar_mpi/optim/step_math.hpp"
 
 namespace cifar_mpi::bench {
 
@@ -17,6 +20,8 @@ struct StepBenchmarkConfig {
   int threads = 0;       ///< per rank; 0: a fair share
   engine::Precision precision = engine::Precision::automatic;
   engine::ConvMethod conv = engine::ConvMethod::automatic;
+  std::optional<optim::OptimizerKind> optimizer;  ///< none: that of the model (see benchmark_step)
+  comm::Share share_matrices = comm::Share::automatic;
   std::string all_reduce = "auto";
   comm::Wire wire = comm::Wire::fp32;
   double bucket_mib = 1.0;

@@ -38,12 +38,22 @@ bool overlap_pays(Path path);
 /// Collective; returns the same on all ranks.
 bool resolve_overlap(Overlap asked, const World& world, bool device);
 
+/// Whether each hidden matrix of muon is computed by one rank, which then sends the result to the others.
+enum class Share : std::uint8_t { automatic, on, off };
+constexpr auto names_of(Share) {
+  return std::to_array<Name<Share>>({{"auto", Share::automatic}, {"on", Share::on}, {"off", Share::off}});
+}
+/// The table of Share::automatic; comments in it give the reasons.
+bool share_pays(Path path);
+/// Collective; returns the same on all ranks.
+bool resolve_share(Share asked, const World& world, bool device);
+
 struct AllReduceSettings {
   double bucket_mib = 1.0;          ///< as `plan_buckets`, in MiB
   Wire wire = Wire::fp32;           ///< what `collective` was made with
   bool overlap = true;              ///< false: every all-reduce waits for the end of backward
   int blocks = 1;                   ///< blocks of the size of the trained parameters, after the control block
-  std::size_t rank_sum_floats = 0;  ///< of the longest sum during the compute tasks; unused in a world of one
+  std::size_t rank_sum_floats = 0;  ///< of `rank_sums`; unused in a world of one
 };
 
 /// One all-reduce per bucket of gradients, and then the same update on every rank.
@@ -57,7 +67,8 @@ struct AllReduceSettings {
 /// optimizer's state); a step may sum the first one alone.
 ///
 /// Sums during the compute tasks (`rank_sums`) are sent as fp32. They also run on the comm lane, after all that it was
-/// given before, and later compute tasks wait for them.
+/// given before, and later compute tasks wait for them. Sums among the update tasks run there beside the tasks before
+/// the sums of later spans, and the rest of their span's tasks waits for them.
 ///
 /// A later compute task that only reads a bucket also delays its all-reduce, because it needs this rank's
 /// values. The all-reduces are in the order in which their buckets become ready, the updates in bucket order.

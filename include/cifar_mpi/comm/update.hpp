@@ -66,7 +66,9 @@ struct StepParts {
   /// Control block to last backward task, in order. A collective task among them (engine::sum_over_ranks) gets its work
   /// from the update, in whose Update::rank_sums it lies.
   std::vector<engine::Task> compute;
-  /// Those of each span of `spans`, in their order; they read the sum of their span.
+  /// Those of each span of `spans`, in their order; they read the sum of their span. An all-reduce also accepts one
+  /// collective task per span: the tasks before it may run before those of earlier spans, and the later ones of all
+  /// spans run after the tasks before.
   std::vector<std::vector<engine::Task>> update;
   std::vector<engine::Task> finish;  ///< needs everything; in order
   /// If set, it reads all sums and precedes all updates, which then wait for the last sum; otherwise each
@@ -123,7 +125,7 @@ class Update {
   virtual void allocate(std::size_t control_floats) = 0;
   /// The memory that the step's tasks write and the ranks exchange; it lasts as long as the update.
   virtual GradientBlock& block() = 0;
-  /// Memory for sums over all ranks during the compute tasks; empty where no rank sums any.
+  /// Memory for sums over all ranks during the compute and the update tasks; empty where no rank sums any.
   virtual std::span<float> rank_sums() { return {}; }
   /// The arrays that the step's tasks change besides `block`. Call it before `append`; only updates that send or receive
   /// them need it.

@@ -124,9 +124,10 @@ struct TrainConfig {
   bool reproducible = false;
   int micro_shards = 8;
   bool sync_batch_norm = false;  ///< BatchNorm over the samples that all ranks compute at once, not one alone
-  comm::Overlap overlap = comm::Overlap::automatic;  ///< sum buckets during backward
-  bool side_lane = true;                             ///< run independent branches of backward concurrently
-  comm::Wire wire = comm::Wire::fp32;                ///< gradient format on the network
+  comm::Overlap overlap = comm::Overlap::automatic;     ///< sum buckets during backward
+  comm::Share share_matrices = comm::Share::automatic;  ///< compute each hidden matrix of muon on one rank
+  bool side_lane = true;                                ///< run independent branches of backward concurrently
+  comm::Wire wire = comm::Wire::fp32;                   ///< gradient format on the network
 
   std::int64_t log_every = 10;       ///< steps
   bool show_kernels = false;         ///< the log begins with the kernels of each layer

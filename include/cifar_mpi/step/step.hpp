@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -37,8 +38,13 @@ struct Device {
 /// The weight matrices that --optimizer muon orthogonalizes, and their memory; empty with another optimizer.
 struct HiddenMatrices {
   std::vector<engine::Matrix> matrices;
-  Buffer places;                       ///< Matrix::places of all of them
-  Buffer moves;                        ///< UpdateBinding::moves
+  Buffer places;  ///< Matrix::places of all of them
+  /// UpdateBinding::moves: in `own_moves`, or, if the matrices are shared (step/hidden_matrices.hpp), first in
+  /// Update::rank_sums.
+  std::span<float> moves;
+  Buffer own_moves;
+  std::vector<int> owners;             ///< the rank that computes each matrix, if they are shared; else empty
+  Buffer zeros;                        ///< as many as the largest matrix has floats, if they are shared
   std::optional<engine::Arena> arena;  ///< scratch, which the matrices share
 };
 
