@@ -221,7 +221,7 @@ void add_step(CLI::App& app, StepOptions& options) {
       ->check(app::one_of({"auto", "fp32", "tf32", "bf16"}))
       ->capture_default_str();
   app.add_option("--conv", options.conv, "Convolutions on the CPU")
-      ->check(app::one_of({"auto", "direct", "fft"}))
+      ->check(app::one_of({"auto", "direct", "fft", "winograd"}))
       ->capture_default_str();
   app.add_option("--all-reduce", options.config.all_reduce, "Algorithm that sums gradients over ranks")
       ->check(app::one_of(app::collective_names()))
