@@ -406,9 +406,10 @@ Fixture::Passes direct(const Fixture& f) {
 /// oneDNN's kernels run on one thread, because the order of their sums depends on the number. Then the weight gradient
 /// of the Fourier convolution has 1.16 times the error of theirs with AVX-512; the other passes have less than theirs.
 ///
-/// Winograd's filtering may err 3.5 times as much (winograd.hpp).
+/// Winograd's filtering errs 1.6 to 3.6 times as much as oneDNN's kernels for AVX2 and AVX-512. With the points 0, ±1 and ±2 it would
+/// err more than twice as much again (winograd.hpp).
 TEST_P(FftConv, ErrsLittleMoreThanTheDirectOne) {
-  const double more = GetParam() ? 3.5 : 1.3;
+  const double more = GetParam() ? 5.0 : 1.3;
   const testing::Threads one(1);
   Fixture f({16, {12, 12, 64}, 64, GetParam() ? 3 : 5, true, 1, GetParam()}, vector_sets_here().back(),
             Precision::fp32);
