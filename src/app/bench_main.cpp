@@ -225,7 +225,7 @@ void add_step(CLI::App& app, StepOptions& options) {
       ->check(app::one_of({"auto", "fp32", "tf32", "bf16"}))
       ->capture_default_str();
   app.add_option("--conv", options.conv, "Convolutions on the CPU")
-      ->check(app::one_of({"auto", "direct", "fft"}))
+      ->check(app::one_of({"auto", "direct", "fft", "winograd"}))
       ->capture_default_str();
   app.add_option("--optimizer", options.optimizer, "Update rule; auto: sgd for tutorial, else momentum")
       ->check(app::one_of({"auto", "sgd", "momentum", "nesterov", "adamw", "muon"}))

@@ -130,8 +130,8 @@ RunDevice choose_device(const config::TrainConfig& config, const comm::World& wo
   RunDevice cpu{cpu_platform, {}, "device: cpu, as requested", false};
   if (config.device == "cpu") return cpu;
   if (config.device == "cuda") return {cuda_platform, self_check(true), "device: cuda, as requested", true};
-  if (config.conv == engine::ConvMethod::fft) {
-    cpu.sentence = "device: cpu, which alone has --conv fft (--device auto)";
+  if (config.conv == engine::ConvMethod::fft || config.conv == engine::ConvMethod::winograd) {
+    cpu.sentence = concat("device: cpu, which alone has --conv ", to_string(config.conv), " (--device auto)");
     return cpu;
   }
   std::string lacks = what_lacks(config, world);

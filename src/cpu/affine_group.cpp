@@ -17,7 +17,7 @@ AffineGroup::AffineGroup(Planning& planning, std::string name, Affine affine, De
   contract_.operations = affine_.relu ? 2 : 1;
   contract_.relu_at_end = affine_.relu;
   contract_.masters = {affine_.weight_floats()};
-  planning.weights[name] = {affine_.master, false};
+  planning.weights[name] = {affine_.master};
   if (affine_.has_bias()) contract_.masters.push_back(affine_.bias_floats());
   // The number of pieces determines the order in which gradients are added.
   std::string remark;

@@ -47,7 +47,7 @@ class Planning {
   /// How the weights of a convolution lie in memory.
   struct Weights {
     Desc master;
-    bool by_fft = false;
+    engine::ConvMethod method = engine::ConvMethod::direct;
   };
   std::map<std::string, Weights> weights;  ///< by layer with weights
   /// Those of TowerSpec::like, which this tower must match; null: any.

@@ -48,9 +48,10 @@ class CudaBackend final : public engine::Backend {
   engine::TowerKernels plan(const engine::TowerSpec& spec) override {
     engine::TowerSpec resolved = spec;
     resolved.precision = resolve(spec.precision);
-    if (spec.conv == engine::ConvMethod::fft) {
+    if (spec.conv == engine::ConvMethod::fft || spec.conv == engine::ConvMethod::winograd) {
       throw Error(ErrorKind::device,
-                  "--conv fft: only the cpu computes convolutions so; leave it auto on a CUDA device");
+                  concat("--conv ", to_string(spec.conv),
+                         ": only the cpu computes convolutions so; leave it auto on a CUDA device"));
     }
     return plan_kernels(resolved, plan_context(device_, ladder_));
   }

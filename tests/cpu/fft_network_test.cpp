@@ -33,8 +33,12 @@ std::vector<model::NetSpec> networks() {
 /// layer than the longest sum of these small networks.
 double tolerance(const model::NetSpec& net) { return 4.0 * relative_tolerance(net, kEps32); }
 
-bool goes_by_fft(const NetworkRun& run, const std::string& layer) {
-  return run.tower->plan_text().find("\n" + layer + ": FFT") != std::string::npos;
+bool goes_by(const NetworkRun& run, const std::string& layer, const std::string& method) {
+  return run.tower->plan_text().find("\n" + layer + ": " + method) != std::string::npos;
+}
+bool goes_by_fft(const NetworkRun& run, const std::string& layer) { return goes_by(run, layer, "FFT"); }
+bool goes_by_winograd(const NetworkRun& run, const std::string& layer) {
+  return goes_by(run, layer, "Winograd");
 }
 
 TEST(FftNetwork, HasTheReferenceGradientsForEveryOrderOfLayers) {
@@ -80,11 +84,11 @@ TEST(FftNetwork, TakesTheWayThatWasAskedFor) {
 }
 
 /// Two convolutions of 3x3.
-model::NetSpec network_of_3x3(int side, int channels) {
+model::NetSpec network_of_3x3(int side, int channels, bool with_bias = true) {
   model::NetBuilder net("3x3", {side, side, 3}, 10);
   model::Value x = net.image();
   for (const char* const name : {"first", "second"})
-    x = net.relu(net.conv(x, {.name = name, .out_channels = channels, .kernel = 3}));
+    x = net.relu(net.conv(x, {.name = name, .out_channels = channels, .kernel = 3, .with_bias = with_bias}));
   return net.softmax_cross_entropy(
       net.linear(net.global_avg_pool(x, {"pool"}), {.name = "classifier", .outputs = 10}));
 }
@@ -115,6 +119,65 @@ TEST(FftNetwork, TakesKernelsOf3x3WhereTheyWereMeasuredToBeFaster) {
         {.net = network_of_3x3(m.side, m.channels), .batch = m.batch, .precision = m.precision});
     EXPECT_EQ(goes_by_fft(run, "second"), m.by_fft)
         << m.side << " pixels, " << m.channels << " channels, batch " << m.batch;
+  }
+}
+
+TEST(WinogradNetwork, HasTheReferenceGradients) {
+  std::vector<model::NetSpec> nets{model::make_model("resnet20", {32, 32, 3}, 10),
+                                   network_of_3x3(9, 16, false), network_of_3x3(6, 48, false)};
+  for (const model::NetSpec& net : nets) {
+    const bool is_resnet = &net == nets.data();
+    for (const int threads : {1, 2, 3}) {
+      NetworkRun run({.net = net, .batch = 3, .threads = threads, .conv = ConvMethod::winograd});
+      EXPECT_TRUE(goes_by_winograd(run, is_resnet ? "stage1_block1_conv1" : "second"))
+          << run.tower->plan_text();
+      const auto wanted = run.wanted();
+      run.run(run.gradient_program());
+      test::expect_reference_gradients(run, wanted, tolerance(run.spec.net));
+    }
+  }
+}
+
+TEST(WinogradNetwork, DeclaresEveryByteAndGivesTheSameBitsFromEveryRunnerOnAnyNumberOfThreads) {
+  const model::NetSpec net = network_of_3x3(9, 16, false);
+  for (const int batch : {1, 12}) {
+    for (const int threads : {1, 2, 3, 7}) {
+      const RunSpec spec{.net = net, .batch = batch, .threads = threads, .conv = ConvMethod::winograd};
+      const auto first = NetworkRun(spec).results(RunnerKind::serial);
+      for (const RunnerKind kind : {RunnerKind::lanes, RunnerKind::audit})
+        EXPECT_TRUE(NetworkRun(spec).results(kind) == first) << batch << " images, " << threads << " threads";
+    }
+  }
+}
+
+TEST(WinogradNetwork, LeavesBiasesOtherKernelsAndBf16ToOtherMethods) {
+  const auto takes = [](const model::NetSpec& net, const std::string& layer, Precision precision) {
+    return goes_by_winograd(
+        NetworkRun({.net = net, .batch = 2, .precision = precision, .conv = ConvMethod::winograd}), layer);
+  };
+  const model::NetSpec resnet = model::make_model("resnet20", {32, 32, 3}, 10);
+  EXPECT_TRUE(takes(resnet, "stage2_block1_conv2", Precision::fp32));
+  EXPECT_FALSE(takes(resnet, "stage2_block1_conv1", Precision::fp32));  // stride 2
+  EXPECT_FALSE(takes(network_of_3x3(8, 16), "second", Precision::fp32));
+  EXPECT_FALSE(takes(model::make_model("tutorial", {24, 24, 3}, 10), "conv2", Precision::fp32));
+  if (has_bf16()) {
+    EXPECT_FALSE(takes(resnet, "stage2_block1_conv2", Precision::bf16));
+  }
+}
+
+TEST(WinogradNetwork, IsTakenWhereItWasMeasuredToBeFaster) {
+  if (!has_avx512()) GTEST_SKIP() << "the rule takes it only with AVX-512";
+  struct Measured {
+    int side, channels, batch;
+    bool takes;
+  };
+  for (const Measured& m :
+       {Measured{32, 16, 128, false}, {16, 32, 128, true}, {8, 64, 128, true}, {8, 64, 2, false}}) {
+    const model::NetSpec net = network_of_3x3(m.side, m.channels, false);
+    EXPECT_EQ(goes_by_winograd(NetworkRun({.net = net, .batch = m.batch}), "second"), m.takes)
+        << m.side << " pixels, " << m.channels << " channels, batch " << m.batch;
+    const RunSpec asked{.net = net, .batch = m.batch, .conv = ConvMethod::fft};
+    EXPECT_TRUE(goes_by_fft(NetworkRun(asked), "second"));
   }
 }
 

@@ -35,12 +35,14 @@ constexpr auto names_of(Precision) {
                                          {"bf16", Precision::bf16}});
 }
 
-/// How convolutions are computed. automatic: a rule decides for each layer; fft: FFT where it exists, else
-/// the rule.
-enum class ConvMethod : std::uint8_t { automatic, direct, fft };
+/// How convolutions are computed. automatic: a rule decides for each layer; fft and winograd: this way where it
+/// exists, else the rule.
+enum class ConvMethod : std::uint8_t { automatic, direct, fft, winograd };
 constexpr auto names_of(ConvMethod) {
-  return std::to_array<Name<ConvMethod>>(
-      {{"auto", ConvMethod::automatic}, {"direct", ConvMethod::direct}, {"fft", ConvMethod::fft}});
+  return std::to_array<Name<ConvMethod>>({{"auto", ConvMethod::automatic},
+                                          {"direct", ConvMethod::direct},
+                                          {"fft", ConvMethod::fft},
+                                          {"winograd", ConvMethod::winograd}});
 }
 
 struct BackendOptions {

@@ -80,13 +80,18 @@ void multiply(const ConvFft& conv, Product product, const SpectraShape& a, const
 
 /// Operations of a pass over the batch; all three passes need the same number of multiplications.
 double products_flops(const ConvFft& conv) {
+  if (conv.winograd)
+    return 2.0 * conv.slots() * conv.batch * conv.tiles() * conv.src.extent.channels *
+           conv.dst.extent.channels;
   const ProductShape shape{
       conv.batch * conv.tiles(), conv.dst.extent.channels, conv.src.extent.channels, 1, {}, {}, {}};
   return conv.slots() * product_flops(shape);
 }
 TransformFlops taps_flops(const ConvFft& conv) {
   const double pairs = static_cast<double>(conv.src.extent.channels) * conv.dst.extent.channels;
-  const TransformFlops one = transform_flops(conv.length, place_of_taps(conv, conv.weight_spectra()).at);
+  const Placement at = place_of_taps(conv, conv.weight_spectra()).at;
+  const TransformFlops one =
+      conv.winograd ? winograd_flops(WinogradPart::taps, at) : transform_flops(conv.length, at);
   return {pairs * one.forward, pairs * one.inverse};
 }
 Bytes images_of(const ConvFft& conv, const ImageShape& shape, const std::byte* images) {
@@ -189,10 +194,21 @@ void data_gradient_of_piece(const ConvFft& conv, const ConvFftMemory& memory, in
 }  // namespace
 
 ConvFft with_kernels(ConvFft conv, engine::Precision precision) {
-  const Tiling tiling = tiling_for(conv.src.extent, conv.kernel, precision);
+  const Tiling tiling = conv.winograd ? Tiling{kWinogradLength, kWinogradLength - conv.kernel + 1}
+                                      : tiling_for(conv.src.extent, conv.kernel, precision);
   conv.length = tiling.length;
   conv.tile = tiling.tile;
-  conv.images = transforms_for(conv.length, conv.set, precision);
+  conv.tiles_reaching = tiles_of(conv, true);
+  conv.tiles_inside = tiles_of(conv, false);
+  if (conv.winograd) {
+    conv.reaching = winograd_transforms(WinogradPart::reach, conv.set);
+    conv.inside = winograd_transforms(WinogradPart::tile, conv.set);
+    conv.taps = winograd_transforms(WinogradPart::taps, conv.set);
+    conv.correlate = conv.convolve = product_for(conv.set, ProductKind::real);
+    conv.sum = product_for(conv.set, ProductKind::real_sum);
+    return conv;
+  }
+  conv.reaching = conv.inside = transforms_for(conv.length, conv.set, precision);
   conv.taps = transforms_for(conv.length, conv.set, engine::Precision::fp32);
   conv.correlate = product_for(conv.set, ProductKind::correlate);
   conv.convolve = product_for(conv.set, ProductKind::convolve);
@@ -301,7 +317,7 @@ Task plan_fft_gradients(const std::string& name, const ConvFft& conv, const Conv
       transform(conv, conv.src, memory.src, piece * conv.samples, true, x, memory.product);
       multiply_gradients(conv, memory.product, memory, 1, 0, w.slots);
     });
-    for (int slot = 0; slot < w.slots; ++slot)
+    for (int slot = 0; slot < w.slots && !conv.winograd; ++slot)
       combine_sums({w.row_step(), 0, 0, w.channels}, w.rows,
                    memory.grad_weights_spectra + slot * w.slot_step());
     transform_back_taps(conv, memory.grad_weights_spectra, grad_weights);

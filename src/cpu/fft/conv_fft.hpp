@@ -53,6 +53,17 @@ struct ImageShape {
   std::size_t offset(int image, int channel) const;
 };
 
+/// A tile of an image.
+struct Tile {
+  Placement at;
+  std::ptrdiff_t first_pixel = 0;
+  bool below = false;  ///< another tile
+  bool after = false;  ///< another tile of its row
+};
+
+/// The length of a tile of winograd.hpp with what it reaches.
+inline constexpr int kWinogradLength = 6;
+
 struct ConvFft {
   VectorSet set = VectorSet::portable;
   int batch = 0;
@@ -65,32 +76,39 @@ struct ConvFft {
   bool recomputes = false;
   int kernel = 0;
   ImageShape src, dst;
-  bool relu = false;        ///< at the end of the forward pass
-  Transforms images, taps;  ///< with_kernels sets this and all later members
+  bool relu = false;      ///< at the end of the forward pass
+  bool winograd = false;  ///< F(4x4, 3x3), see winograd.hpp: `kernel` is 3 and images are fp32
+  Transforms reaching;    ///< of tiles with what they reach; with_kernels sets this and all later members
+  Transforms inside;      ///< of tiles alone
+  Transforms taps;
   Product correlate = nullptr;
   Product convolve = nullptr;
   Product sum = nullptr;
   int length = 0;
-  int tile = 0;  ///< places a side; at least the image's size: no cut
+  int tile = 0;                                    ///< places a side; at least the image's size: no cut
+  std::vector<Tile> tiles_reaching, tiles_inside;  ///< of an image, in rows
 
   int pieces() const { return batch / samples; }
   int tiles_across() const { return (src.extent.width + tile - 1) / tile; }
   int tiles() const { return (src.extent.height + tile - 1) / tile * tiles_across(); }  ///< of an image
-  int slots() const { return slots_of(length); }
+  int slots() const { return winograd ? length * length : slots_of(length); }
+  int parts() const { return winograd ? 1 : 2; }  ///< of a value in a slot
   /// Size of the transformed result.
-  float scale() const { return 0.5f / static_cast<float>(length * length); }
+  float scale() const { return winograd ? 1.0f : 0.5f / static_cast<float>(length * length); }
   int lanes() const { return lanes_of(set); }
   /// Rows that a product computes at once, and the multiple of that in `rows`.
-  int product_rows() const { return rows_of_tile(lanes()); }
+  int product_rows() const { return winograd ? rows_of_real_tile(lanes()) : rows_of_tile(lanes()); }
   int product_tiles(int rows) const { return (rows + product_rows() - 1) / product_rows(); }
   /// Values of a piece.
-  SpectraShape src_spectra() const { return {slots(), samples * tiles(), src.extent.channels}; }
-  SpectraShape dst_spectra() const { return {slots(), samples * tiles(), dst.extent.channels}; }
-  SpectraShape weight_spectra() const { return {slots(), src.extent.channels, dst.extent.channels}; }
-  SpectraShape transposed_spectra() const { return {slots(), dst.extent.channels, src.extent.channels}; }
+  SpectraShape src_spectra() const { return {slots(), samples * tiles(), src.extent.channels, parts()}; }
+  SpectraShape dst_spectra() const { return {slots(), samples * tiles(), dst.extent.channels, parts()}; }
+  SpectraShape weight_spectra() const { return {slots(), src.extent.channels, dst.extent.channels, parts()}; }
+  SpectraShape transposed_spectra() const {
+    return {slots(), dst.extent.channels, src.extent.channels, parts()};
+  }
   /// Of the weight gradient.
   SpectraShape gradient_spectra() const {
-    return {slots(), src.extent.channels, dst.extent.channels, recomputes ? 3 : 2};
+    return {slots(), src.extent.channels, dst.extent.channels, recomputes && !winograd ? 3 : parts()};
   }
   std::size_t weight_floats() const {
     return static_cast<std::size_t>(kernel) * kernel * src.extent.channels * dst.extent.channels;
@@ -142,6 +160,9 @@ engine::Task plan_fft_weight_gradient(const std::string& name, const ConvFft& co
                                       const ConvFftMemory& memory, float* grad_weights, float* grad_biases);
 
 // Conversion between images and the spectra of their tiles; threads share the tiles.
+
+/// `reaches`: with what their outputs read beyond their edges.
+std::vector<Tile> tiles_of(const ConvFft& conv, bool reaches);
 
 /// Places of the padding before an image.
 constexpr int padding_before(int kernel) { return (kernel - 1) / 2; }

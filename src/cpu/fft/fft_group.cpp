@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <limits>
 #include <optional>
 #include <utility>
 
@@ -19,6 +20,10 @@ using fft::ConvFft;
 using fft::ConvFftMemory;
 using fft::SpectraShape;
 
+using engine::ConvMethod;
+
+ConvMethod method_of(const ConvFft& conv) { return conv.winograd ? ConvMethod::winograd : ConvMethod::fft; }
+
 /// Parameters lie in memory in logical order.
 class FftGroup final : public PlannedGroup {
  public:
@@ -28,12 +33,12 @@ class FftGroup final : public PlannedGroup {
     contract_.operations = conv.relu ? 2 : 1;
     contract_.relu_at_end = conv.relu;
     contract_.masters = {conv.weight_floats()};
-    planning.weights[layer.name] = {conv_logical_weights(layer, place.in), true};
+    planning.weights[layer.name] = {conv_logical_weights(layer, place.in), method_of(conv)};
     if (layer.with_bias) contract_.masters.push_back(static_cast<std::size_t>(layer.out_channels));
     contract_.src = {planning.formats(place.src)};
     contract_.dst = planning.formats(activations(planning.batch, place.out, place.type, place.format));
     planning.text +=
-        concat(layer.name, ": FFT of ", conv.length, "x", conv.length,
+        concat(layer.name, conv.winograd ? ": Winograd of " : ": FFT of ", conv.length, "x", conv.length,
                conv.tiles() > 1 ? concat(" in ", conv.tiles(), " tiles") : "", ", ", name_of(conv.set), '\n');
   }
 
@@ -120,6 +125,11 @@ double direct_speed(engine::Precision precision) { return precision == engine::P
 /// direct 3x3 kernels are faster on AMX, and where channels allow our kernels only vectors of AVX2.
 bool is_measured(const ConvFft& conv, engine::Precision precision) {
   constexpr int kMostPairs = 256 * 256;
+  constexpr int kLeastForWinograd = 32;
+  if (conv.set == VectorSet::portable) return false;
+  if (conv.winograd && (conv.set != VectorSet::avx512 ||
+                        std::min(conv.src.extent.channels, conv.dst.extent.channels) < kLeastForWinograd))
+    return false;
   if (conv.kernel >= 5) return true;
   const bool outruns = precision == engine::Precision::fp32 || (conv.set == VectorSet::avx512 && !has_amx());
   return conv.kernel == 3 && outruns && conv.src.extent.channels * conv.dst.extent.channels <= kMostPairs;
@@ -171,32 +181,46 @@ int shared_well(const ConvFft& conv, int samples, int threads) {
 /// with two 512-bit pipes a version that waited for memory more often was 1.3 to 1.7 times as fast from 32
 /// channels and batch 64 on.
 ///
+/// Winograd's filtering is estimated in the same way. A place costs 40 operations for images and 50 for weights
+/// with AVX-512 (0.15 and 0.19 ns on one thread of Zen 5). The rule takes it only there, and from 32 channels on.
+/// Milliseconds of all three passes and the transforms of weights on one thread of Zen 5 beside other programs,
+/// batch 128, three runs in turn with the Fourier transforms:
+///
+///   image  channels   Winograd         Fourier
+///   32x32        16   7.9  8.7  8.4    8.2  6.9  6.7
+///   16x16        32   4.5  4.4  4.1    5.2  5.4  5.4
+///    8x8         64   4.2  3.8  2.9    5.9  6.1  4.8
+///
 /// Each part is weighted by how much longer its busiest thread takes than with perfect sharing; direct
 /// kernels share work well.
-bool is_faster(const ConvFft& conv, bool wants_grad_src, engine::Precision precision, int threads) {
-  const double image_place = conv.set == VectorSet::avx512 ? 70.0 : 90.0;
-  constexpr double kWeightPlace = 100.0;
-  constexpr double kAhead = 1.2;
-  const double passes = wants_grad_src ? 3.0 : 2.0;
-  const double in = conv.src.extent.channels, out = conv.dst.extent.channels, batch = conv.batch;
-  const double pairs = in * out;
+double passes_of(bool wants_grad_src) { return wants_grad_src ? 3.0 : 2.0; }
+
+double direct_cost(const ConvFft& conv, bool wants_grad_src, engine::Precision precision) {
+  const double pairs = static_cast<double>(conv.src.extent.channels) * conv.dst.extent.channels;
   const double taps =
       taps_inside(conv.src.extent.height, conv.kernel) * taps_inside(conv.src.extent.width, conv.kernel);
-  const double direct = passes * 2.0 * taps * batch * pairs / direct_speed(precision);
+  return passes_of(wants_grad_src) * 2.0 * taps * conv.batch * pairs / direct_speed(precision);
+}
+
+double transforms_cost(const ConvFft& conv, bool wants_grad_src, int threads) {
+  const double image_place = conv.winograd ? 40.0 : conv.set == VectorSet::avx512 ? 70.0 : 90.0;
+  const double weight_place = conv.winograd ? 50.0 : 100.0, product_operations = conv.winograd ? 2.0 : 6.0;
+  const double passes = passes_of(wants_grad_src);
+  const double in = conv.src.extent.channels, out = conv.dst.extent.channels, batch = conv.batch;
+  const double pairs = in * out;
   const std::ptrdiff_t piece_tiles = conv.product_tiles(conv.samples * conv.tiles());
   const double of_pieces = slowdown(conv.pieces(), conv.concurrent);
   const double of_products = conv.concurrent > 1 ? of_pieces : slowdown(conv.slots() * piece_tiles, threads);
   const double of_transforms =
       conv.concurrent > 1 ? of_pieces : slowdown(vectors_of_piece(conv, conv.samples), threads);
-  const double products = of_products * passes * 6.0 * conv.slots() * batch * conv.tiles() * pairs;
+  const double products =
+      of_products * passes * product_operations * conv.slots() * batch * conv.tiles() * pairs;
   const double images = wants_grad_src ? 2.0 * (in + out) : in + 2.0 * out;
   const double square = conv.length * conv.length;
   const double of_images = of_transforms * image_place * batch * conv.tiles() * images;
   const double of_weights =
-      slowdown(static_cast<std::ptrdiff_t>(pairs) / conv.lanes(), threads) * kWeightPlace * passes * pairs;
-  const double transforms = square * (of_images + of_weights);
-  return conv.set != VectorSet::portable && is_measured(conv, precision) &&
-         kAhead * (products + transforms) <= direct;
+      slowdown(static_cast<std::ptrdiff_t>(pairs) / conv.lanes(), threads) * weight_place * passes * pairs;
+  return products + square * (of_images + of_weights);
 }
 
 /// Whether transforming the images again costs less than keeping their spectra: if the sums of the weight
@@ -210,11 +234,16 @@ bool recomputes(ConvFft conv) {
 }
 
 std::optional<ConvFft> plan_conv_fft(const Planning& planning, const model::Conv2d& layer,
-                                     const AffinePlace& place, int threads) {
+                                     const AffinePlace& place, ConvMethod method, int threads) {
+  const bool winograd = method == ConvMethod::winograd;
+  // No point of winograd.hpp is 1, so no slot holds the sum that is the gradient of a bias.
+  if (winograd && (layer.kernel != 3 || layer.with_bias || planning.precision != engine::Precision::fp32))
+    return std::nullopt;
   const int src_block = block_of(place.format, place.in.channels);
   const int dst_block = block_of(place.format, place.out.channels);
   const std::optional<VectorSet> set = set_for(src_block, dst_block);
-  if (layer.stride != 1 || !set || fft::tiling_for(place.in, layer.kernel, planning.precision).length == 0)
+  if (layer.stride != 1 || !set) return std::nullopt;
+  if (!winograd && fft::tiling_for(place.in, layer.kernel, planning.precision).length == 0)
     return std::nullopt;
   const std::size_t value_bytes =
       planning.precision == engine::Precision::bf16 ? sizeof(bf16) : sizeof(float);
@@ -225,11 +254,13 @@ std::optional<ConvFft> plan_conv_fft(const Planning& planning, const model::Conv
   conv.src = {place.in, src_block, value_bytes};
   conv.dst = {place.out, dst_block, value_bytes};
   conv.relu = place.relu;
+  conv.winograd = winograd;
   conv = fft::with_kernels(std::move(conv), planning.precision);
   // The spectra of the weights are read once per piece, so with more of them pieces are larger. With 256
-  // channels on 8x8 pixels, batch 128, pieces of 16 images took 1.27 times as long as pieces of 64.
-  constexpr int kLeastRows = 16;
-  const int rows = std::max(kLeastRows, std::min(place.in.channels, place.out.channels) / 4);
+  // channels on 8x8 pixels, batch 128, pieces of 16 images took 1.27 times as long as pieces of 64. Winograd's
+  // filtering of 32 channels took 0.84 of the time with 64 rows instead of 16.
+  const int least_rows = winograd && threads == 1 ? 64 : 16;
+  const int rows = std::max(least_rows, std::min(place.in.channels, place.out.channels) / 4);
   constexpr int kPiecesPerThread = 8;  // fewer would leave an idle thread little to help with
   conv.samples = samples_per_piece(planning.batch, 1, conv.tiles(), rows);
   if (threads == 1) {
@@ -247,17 +278,27 @@ std::optional<ConvFft> plan_conv_fft(const Planning& planning, const model::Conv
 }  // namespace
 
 PlannedGroupPtr plan_fft_group(Planning& planning, const model::Conv2d& layer, const AffinePlace& place) {
-  using engine::ConvMethod;
   if (planning.conv == ConvMethod::direct || place.choose_dst || layer.valid) return nullptr;
   const int threads = planning.conv_threads;
-  const std::optional<ConvFft> judged = plan_conv_fft(planning, layer, place, threads);
   const Planning::Weights* const wanted = planning.wanted_weights(layer.name);
-  if (wanted != nullptr && !wanted->by_fft) return nullptr;
-  const bool asked = planning.conv == ConvMethod::fft || wanted != nullptr;
-  if (!judged || (!asked && !is_faster(*judged, place.wants_grad_src, planning.precision, threads)))
-    return nullptr;
-  const std::optional<ConvFft> conv = plan_conv_fft(planning, layer, place, planning.threads);
-  return std::make_unique<FftGroup>(planning, layer, place, *conv);
+  const ConvMethod asked = wanted != nullptr ? wanted->method : planning.conv;
+  constexpr double kAhead = 1.2;
+  std::optional<ConvMethod> best;
+  double least = std::numeric_limits<double>::infinity();
+  for (const ConvMethod method : {ConvMethod::winograd, ConvMethod::fft}) {
+    if (wanted != nullptr && asked != method) continue;
+    const std::optional<ConvFft> judged = plan_conv_fft(planning, layer, place, method, threads);
+    if (!judged) continue;
+    const double cost = asked == method ? 0.0 : transforms_cost(*judged, place.wants_grad_src, threads);
+    const bool is_ahead = is_measured(*judged, planning.precision) &&
+                          kAhead * cost <= direct_cost(*judged, place.wants_grad_src, planning.precision);
+    if (asked != method && (asked == ConvMethod::fft || !is_ahead || cost >= least)) continue;
+    best = method;
+    least = cost;
+  }
+  if (!best) return nullptr;
+  return std::make_unique<FftGroup>(planning, layer, place,
+                                    *plan_conv_fft(planning, layer, place, *best, planning.threads));
 }
 
 }  // namespace cifar_mpi::cpu

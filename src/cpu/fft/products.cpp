@@ -138,6 +138,8 @@ struct Multiply {
 }  // namespace
 
 Product product_for(VectorSet set, ProductKind kind) {
+  if (kind == ProductKind::real || kind == ProductKind::real_sum)
+    return real_product_for(set, kind == ProductKind::real_sum);
   if (kind == ProductKind::sum) return version_for<Multiply<ProductKind::sum>::Version>(set);
   return kind == ProductKind::correlate ? version_for<Multiply<ProductKind::correlate>::Version>(set)
                                         : version_for<Multiply<ProductKind::convolve>::Version>(set);

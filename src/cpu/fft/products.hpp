@@ -46,14 +46,18 @@ struct ProductShape {
 /// `correlate` multiplies by the conjugate of B, `convolve` by B. `sum` also takes the conjugate, but C holds
 /// the three real sums, `im` apart, and each product adds to them: products over parts of k, in order, give
 /// the bits of one product over all k.
-enum class ProductKind : std::uint8_t { correlate, convolve, sum };
+/// `real` and `real_sum` multiply real matrices and ignore `im`; `real_sum` adds to C.
+enum class ProductKind : std::uint8_t { correlate, convolve, sum, real, real_sum };
 using Product = void (*)(const ProductShape& shape, const float* a, const float* b, float* c);
 Product product_for(VectorSet set, ProductKind kind);
+Product real_product_for(VectorSet set, bool adds);
 /// Replaces the sums of `rows` rows of C by real and imaginary parts.
 void combine_sums(const ProductSide& c, int rows, float* sums);
 
 /// Rows of C that vectors of `lanes` floats compute at once, or half as many.
 constexpr int rows_of_tile(int lanes) { return lanes == 16 ? 4 : 3; }
+/// The same for products of real matrices, or a part of as many.
+constexpr int rows_of_real_tile(int lanes) { return lanes == 16 ? 16 : 12; }
 
 /// Floating-point operations of one product: three real ones, an addition and a multiplication each.
 constexpr double product_flops(const ProductShape& shape) {

@@ -25,17 +25,14 @@ Places places_of(const ConvFft& conv, int side, int number, bool reaches) {
           begin == tile ? 0 : conv.length - (tile - begin)};
 }
 
-struct Tile {
-  Placement at;
-  std::ptrdiff_t first_pixel = 0;
-};
-
 Tile tile_of(const ConvFft& conv, int number, bool reaches) {
   const Extent& image = conv.src.extent;
   const Places rows = places_of(conv, image.height, number / conv.tiles_across(), reaches);
   const Places columns = places_of(conv, image.width, number % conv.tiles_across(), reaches);
   return {{rows.count, columns.count, rows.first, columns.first},
-          std::ptrdiff_t{rows.begin} * image.width + columns.begin};
+          std::ptrdiff_t{rows.begin} * image.width + columns.begin,
+          number >= conv.tiles_across(),
+          number % conv.tiles_across() != 0};
 }
 
 TransformPlace place_of(const ImageShape& shape, const SpectraShape& spectra) {
@@ -71,26 +68,20 @@ void for_all_tiles(const ConvFft& conv, const SpectraShape& spectra, const Body&
   });
 }
 
-/// Calls body(row, place, at) for each tile of a run: its row in the spectra, its place on the square and in
-/// memory, and the bytes of the image before it.
+/// Calls body(row, place, at, tile) for each tile of a run: its row in the spectra, its place on the square and
+/// in memory, and the bytes of the image before it.
 template <class Body>
 void for_each_tile(const ConvFft& conv, const ImageShape& shape, const SpectraShape& spectra, bool reaches,
                    const TileRun& run, const Body& body) {
   TransformPlace place = place_of(shape, spectra);
+  const std::vector<Tile>& tiles = reaches ? conv.tiles_reaching : conv.tiles_inside;
+  const std::ptrdiff_t first_row = run.image * static_cast<std::ptrdiff_t>(tiles.size());
   for (std::ptrdiff_t t = run.tiles.begin; t < run.tiles.end; ++t) {
-    const Tile tile = tile_of(conv, static_cast<int>(t), reaches);
+    const Tile& tile = tiles[static_cast<std::size_t>(t)];
     place.at = tile.at;
-    body(run.image * conv.tiles() + t, place,
-         static_cast<std::size_t>(tile.first_pixel * shape.block) * shape.value_bytes);
+    body(first_row + t, place, static_cast<std::size_t>(tile.first_pixel * shape.block) * shape.value_bytes,
+         tile);
   }
-}
-
-/// Of a vector of channels of an image.
-void clear(const ConvFft& conv, const ImageShape& shape, std::byte* image) {
-  const std::size_t step = static_cast<std::size_t>(shape.block) * shape.value_bytes;
-  const int pixels = shape.extent.height * shape.extent.width;
-  for (int pixel = 0; pixel < pixels; ++pixel)
-    std::fill_n(image + pixel * step, conv.lanes() * shape.value_bytes, std::byte{});
 }
 
 }  // namespace
@@ -121,11 +112,12 @@ Tiling tiling_for(const Extent& image, int kernel, engine::Precision precision) 
 
 void transform(const ConvFft& conv, const ImageShape& shape, const std::byte* images, int first, bool reaches,
                const SpectraShape& spectra, float* to) {
+  const Transforms& transforms = reaches ? conv.reaching : conv.inside;
   for_all_tiles(conv, spectra, [&](const TileRun& run) {
     const std::byte* const image = images + shape.offset(first + run.image, run.channel);
     for_each_tile(conv, shape, spectra, reaches, run,
-                  [&](std::ptrdiff_t row, const TransformPlace& place, std::size_t at) {
-                    conv.images.forward(place, image + at, to + row * spectra.row_step() + run.channel);
+                  [&](std::ptrdiff_t row, const TransformPlace& place, std::size_t at, const Tile&) {
+                    transforms.forward(place, image + at, to + row * spectra.row_step() + run.channel);
                   });
   });
 }
@@ -133,16 +125,19 @@ void transform(const ConvFft& conv, const ImageShape& shape, const std::byte* im
 void transform_back(const ConvFft& conv, const ImageShape& shape, const SpectraShape& spectra,
                     const float* from, bool reaches, const float* biases, bool relu, std::byte* images,
                     int first) {
+  const Transforms& transforms = reaches ? conv.reaching : conv.inside;
   const bool adds = reaches && conv.tiles() > 1;
+  // What earlier tiles reach.
+  const int reached = adds ? conv.kernel - 1 : 0;
   const auto transform_run = [&](const TileRun& run) {
     const int c = run.channel;
     std::byte* const image = images + shape.offset(first + run.image, c);
-    if (adds) clear(conv, shape, image);
     for_each_tile(conv, shape, spectra, reaches, run,
-                  [&](std::ptrdiff_t row, const TransformPlace& place, std::size_t at) {
-                    conv.images.inverse(place, from + row * spectra.row_step() + c,
-                                        {conv.scale(), biases == nullptr ? nullptr : biases + c, adds, relu},
-                                        image + at);
+                  [&](std::ptrdiff_t row, const TransformPlace& place, std::size_t at, const Tile& tile) {
+                    transforms.inverse(place, from + row * spectra.row_step() + c,
+                                       {conv.scale(), biases == nullptr ? nullptr : biases + c, relu,
+                                        tile.below ? reached : 0, tile.after ? reached : 0},
+                                       image + at);
                   });
   };
   if (!adds) return for_all_tiles(conv, spectra, transform_run);
@@ -154,11 +149,19 @@ void transform_back(const ConvFft& conv, const ImageShape& shape, const SpectraS
   });
 }
 
+std::vector<Tile> tiles_of(const ConvFft& conv, bool reaches) {
+  std::vector<Tile> tiles;
+  for (int t = 0; t < conv.tiles(); ++t) tiles.push_back(tile_of(conv, t, reaches));
+  return tiles;
+}
+
 TransformFlops images_flops(const ConvFft& conv, const ImageShape& shape, bool reaches) {
   const double images = static_cast<double>(conv.batch) * shape.extent.channels;
   TransformFlops sum;
-  for (int t = 0; t < conv.tiles(); ++t) {
-    const TransformFlops one = transform_flops(conv.length, tile_of(conv, t, reaches).at);
+  for (const Tile& tile : reaches ? conv.tiles_reaching : conv.tiles_inside) {
+    const TransformFlops one =
+        conv.winograd ? winograd_flops(reaches ? WinogradPart::reach : WinogradPart::tile, tile.at)
+                      : transform_flops(conv.length, tile.at);
     sum.forward += images * one.forward;
     sum.inverse += images * one.inverse;
   }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "cifar_mpi/engine/backend.hpp"
@@ -26,13 +27,14 @@ struct TransformPlace {
   std::ptrdiff_t spectrum_next = 0;  ///< the same for its spectrum
 };
 
-/// Applied to each value of an image on output: times `scale`, + the lane's bias, + the present value, then a
-/// ReLU.
+/// Applied to each value of an image on output: times `scale`, + the lane's bias, + the present value in the
+/// leading rows and columns that say so, then a ReLU.
 struct Epilogue {
   float scale = 1.0f;
   const float* biases = nullptr;  ///< [lanes]; null: none
-  bool adds = false;              ///< adds the present value
   bool relu = false;
+  int added_rows = 0;
+  int added_columns = 0;
 };
 
 /// The functions for one length, vector set and precision of images; each transforms one image per lane.
@@ -46,6 +48,10 @@ struct Transforms {
 /// `length` is one of kLengths, `precision` fp32 or bf16.
 Transforms transforms_for(int length, VectorSet set, engine::Precision precision);
 
+/// What a tile of Winograd's filtering transforms (winograd.hpp), fp32.
+enum class WinogradPart : std::uint8_t { reach, tile, taps };
+Transforms winograd_transforms(WinogradPart part, VectorSet set);
+
 /// Additions and multiplications of the transform of one image.
 struct TransformFlops {
   double forward = 0.0;
@@ -53,5 +59,6 @@ struct TransformFlops {
 };
 
 TransformFlops transform_flops(int length, const Placement& at);
+TransformFlops winograd_flops(WinogradPart part, const Placement& at);
 
 }  // namespace cifar_mpi::cpu::fft

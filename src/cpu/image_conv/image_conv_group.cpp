@@ -25,7 +25,7 @@ class ImageConvGroup final : public PlannedGroup {
     contract_.operations = conv.shape.relu ? 3 : 2;
     contract_.relu_at_end = conv.shape.relu;
     contract_.masters = {conv.shape.weight_floats()};
-    planning.weights[layer.name] = {conv_logical_weights(layer, conv.shape.in), false};
+    planning.weights[layer.name] = {conv_logical_weights(layer, conv.shape.in)};
     if (layer.with_bias) contract_.masters.push_back(static_cast<std::size_t>(layer.out_channels));
     contract_.src = {planning.formats(activations(planning.batch, conv.shape.in, planning.type, Tag::nchw))};
     contract_.dst = planning.formats(planning.nhwc(conv.shape.pooled()));
