@@ -120,8 +120,9 @@ def kind_of(line):
 class Budget:
     """The time of a study (--minutes), and what it leaves out because that time is over.
 
-    The first turn of each measurement is made in any case, within the usual limit of its launch. Another launch starts only if the longest launch of its kind fits into the
-    time that is left, and it is cut off at the end of that time. `lines` are those of earlier starts, whose time counts, too.
+    The first turn of each measurement is always made, within the limit of its launch. Another launch starts only if the longest
+    launch of its kind fits into the time that is left, and it is cut off at the end of that time. `lines` are those of earlier starts,
+    whose time counts, too.
     """
 
     def __init__(self, minutes, lines):

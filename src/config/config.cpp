@@ -132,6 +132,13 @@ void check_averages(const TrainConfig& config) {
   }
 }
 
+void check_matrices(const TrainConfig& config) {
+  if (config.share_matrices == comm::Share::on && config.update == comm::UpdateKind::local)
+    refuse(
+        "--share-matrices on has no effect with --update local, where each rank computes its own updates; "
+        "leave one of them out");
+}
+
 void check_trace(const TraceWindow& window) {
   if (window.first == 0) return;
   const std::string given = concat("--trace ", describe(window));
@@ -225,6 +232,7 @@ void check(const TrainConfig& config) {
                   " trains on none; give --views 1"));
   }
   check_averages(config);
+  check_matrices(config);
   check_nvls(config);
   check_trace(config.trace);
   const std::string needs =

@@ -278,7 +278,7 @@ std::vector<std::string> export_step(const report::Timeline& timeline, const Req
     throw Error(ErrorKind::usage, concat("--chakra writes a file for each rank, at most ", kMostTraces,
                                          ", not ", ranks, "; forecast fewer ranks"));
   const auto trace_path = [&](int rank) { return concat(request.chakra, ".", rank, ".et"); };
-  constexpr std::string_view kExport = "such an export of cifar_mpi_report";
+  constexpr std::string_view kExport = "an export of cifar_mpi_report in this format";
   if (!request.goal.empty()) require_like_or_nothing(request.goal, kGoalBegins, kExport, "--goal");
   for (int r = 0; r < ranks && !request.chakra.empty(); ++r)
     require_like_or_nothing(trace_path(r), kChakraBegins, kExport, "--chakra");

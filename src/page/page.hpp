@@ -8,7 +8,7 @@
 
 namespace cifar_mpi::page {
 
-inline constexpr std::string_view kPageBegins =  ///< every page does
+inline constexpr std::string_view kPageBegins =  ///< the beginning of every page
     "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">"
     "<meta name=\"generator\" content=\"cifar_mpi_report\">";
 

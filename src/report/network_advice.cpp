@@ -40,9 +40,12 @@ bool waits_for_cores(const Timeline& timeline, std::size_t nodes, double transfe
   return bytes > 0.0 && transfer_ms > bytes / kSlowestMemory;
 }
 
-/// Whether any all-reduce may start before the last of them may.
+/// Whether any all-reduce of gradients may start before the last of them may.
 bool overlaps(const Timeline& timeline) {
-  const std::vector<CollectiveOrder> order = collectives_of(timeline);
+  std::vector<CollectiveOrder> order = collectives_of(timeline);
+  std::erase_if(order, [&](const CollectiveOrder& collective) {  // of muon's moves, after the gradients
+    return timeline.tasks[static_cast<std::size_t>(collective.task)].name.starts_with("muon ");
+  });
   if (order.empty()) return false;
   const std::vector<std::int32_t> last = predecessors(timeline, order.back().task, false);
   return std::any_of(order.begin(), order.end(), [&](const CollectiveOrder& collective) {

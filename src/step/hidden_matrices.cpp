@@ -126,8 +126,8 @@ model::ParamTable params_with_rates(const Plan& plan) {
 }
 
 /// Whether the task changes the weights or the momentum of the matrix, which every rank keeps.
-bool changes_state(const engine::Task& task, const engine::UpdateBinding& update,
-                   const engine::Matrix& matrix) {
+static bool changes_state(const engine::Task& task, const engine::UpdateBinding& update,
+                          const engine::Matrix& matrix) {
   return std::ranges::any_of(task.writes, [&](const engine::Bytes& written) {
     return written.overlaps(engine::bytes_of(update.params + matrix.begin, matrix.floats)) ||
            written.overlaps(engine::bytes_of(update.states[0] + matrix.begin, matrix.floats));

@@ -330,10 +330,11 @@ void describe_run(const step::Plan& plan, const step::Device& device, const comm
     return;
   }
   const bool done = plan.progress.step >= plan.sizes.total_steps;
-  log.info(concat("resuming at step ", plan.progress.step, " of ", plan.sizes.total_steps,
-                  done ? ", so no step is left to train" : "",
-                  done && !start.changed.empty() ? concat(" (without effect: ", start.changed, ")") : "",
-                  from, config.init_from.empty() ? "" : "; --init-from is not read again"));
+  log.info(concat(
+      "resuming at step ", plan.progress.step, " of ", plan.sizes.total_steps,
+      done ? ", so no step is left to train" : "",
+      done && !start.changed.empty() ? concat(" (changed, with no step to act on: ", start.changed, ")") : "",
+      from, config.init_from.empty() ? "" : "; --init-from is not read again"));
   if (done) return;
   if (!start.changed.empty())
     log.info(

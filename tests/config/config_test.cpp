@@ -76,6 +76,10 @@ TEST(Check, NamesTheOptionAndTheValue) {
          [](auto& c) { c.lookahead = 5, c.lookahead_power = -1.0; });
   refuse("--lookahead-steps", "at least 0, or all", [](auto& c) { c.lookahead = 5, c.lookahead_steps = -1; });
   refuse("--lookahead-keep 0.5", "without --lookahead", [](auto& c) { c.lookahead_keep = 0.5; });
+  refuse("--share-matrices on", "no effect with --update local", [](auto& c) {
+    c.share_matrices = comm::Share::on;
+    c.update = comm::UpdateKind::local;
+  });
   refuse("--lookahead-power 1", "without --lookahead", [](auto& c) { c.lookahead_power = 1.0; });
   refuse("--lookahead-steps 8", "without --lookahead", [](auto& c) { c.lookahead_steps = 8; });
   refuse("--sync-batch-norm",

@@ -406,24 +406,24 @@ Fixture::Passes direct(const Fixture& f) {
 /// oneDNN's kernels run on one thread, because the order of their sums depends on the number. Then the weight gradient
 /// of the Fourier convolution has 1.16 times the error of theirs with AVX-512; the other passes have less than theirs.
 ///
-/// Winograd's filtering errs 1.6 to 3.6 times as much as oneDNN's kernels for AVX2 and AVX-512. With the points 0, ±1 and ±2 it would
-/// err more than twice as much again (winograd.hpp).
+/// Winograd's filtering has 2.1, 1.9 and 3.6 times the error of oneDNN's kernels with AVX-512, and 2.1, 2.7 and 1.6
+/// times with AVX2. With the points 0, ±1 and ±2 it would err more than twice as much again (winograd.hpp).
 TEST_P(FftConv, ErrsLittleMoreThanTheDirectOne) {
-  const double more = GetParam() ? 5.0 : 1.3;
   const testing::Threads one(1);
   Fixture f({16, {12, 12, 64}, 64, GetParam() ? 3 : 5, true, 1, GetParam()}, vector_sets_here().back(),
             Precision::fp32);
   for (double& value : f.x) value = std::max(value, 0.0);  // the output of a ReLU
   const Fixture::Passes found = f.run(), other = direct(f);
-  const auto little_more = [more](const Array& mine, const Array& theirs, const Array& wanted,
-                                  const char* what) {
+  const auto little_more = [](const Array& mine, const Array& theirs, const Array& wanted, double winograd,
+                              const char* what) {
+    const double more = GetParam() ? winograd : 1.3;
     EXPECT_LE(relative_distance(mine, wanted), more * relative_distance(theirs, wanted)) << what;
   };
-  little_more(found.y, other.y, f.wanted_y(), "forward");
-  little_more(found.grad_x, other.grad_x, reference::conv_grad_x(f.shape, f.weights, f.grad_y),
+  little_more(found.y, other.y, f.wanted_y(), 3.0, "forward");
+  little_more(found.grad_x, other.grad_x, reference::conv_grad_x(f.shape, f.weights, f.grad_y), 3.5,
               "data gradient");
   little_more(found.grad_weights, other.grad_weights, reference::conv_grad_weights(f.shape, f.x, f.grad_y),
-              "weight gradient");
+              5.0, "weight gradient");
 }
 
 /// Length and tile.

@@ -332,7 +332,7 @@ TEST(ExportStep, RefusesWhatItCannotWrite) {
     const TempDir used;
     const Request request{.ranks = {4}, .links = links, .goal = used / "step.goal", .chakra = used / "step"};
     write_file(used / name, "precious");
-    expect_error(ErrorKind::usage, {name, " exists and is not such an export", "or remove it"},
+    expect_error(ErrorKind::usage, {name, " exists and is not an export of", "or remove it"},
                  [&] { export_step(uneven_ranks(), request); });
     EXPECT_EQ(read_file(used / name), "precious");
     EXPECT_EQ(used.files(), 1u) << "something was written before the refusal";

@@ -23,8 +23,8 @@ void write_atomically(const DirectoryEntry& file, std::span<const std::byte> con
 /// Throws Error{io} if write_atomically could not create its temporary file; creates and removes one to find out.
 void require_writable(const DirectoryEntry& file);
 
-/// Throws Error{usage} unless `file` does not exist, cannot be read, is empty, or begins with `begins`, as each WHAT does: the
-/// name that `option` gave could be that of another file by mistake.
+/// A result may only replace its like, because `option` could name another file by mistake. Throws Error{usage}
+/// if `file` can be opened, is not empty and does not begin with `begins`; `what` completes "is not".
 void require_like_or_nothing(const InputFile& file, std::string_view begins, std::string_view what,
                              std::string_view option);
 

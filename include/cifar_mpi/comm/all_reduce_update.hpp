@@ -67,8 +67,8 @@ struct AllReduceSettings {
 /// optimizer's state); a step may sum the first one alone.
 ///
 /// Sums during the compute tasks (`rank_sums`) are sent as fp32. They also run on the comm lane, after all that it was
-/// given before, and later compute tasks wait for them. Sums among the update tasks run there beside the tasks before
-/// the sums of later spans, and the rest of their span's tasks waits for them.
+/// given before, and later compute tasks wait for them. Sums among the update tasks
+/// run there too. Meanwhile the compute lane runs the tasks before the sums of later spans; the tasks after a sum wait for it.
 ///
 /// A later compute task that only reads a bucket also delays its all-reduce, because it needs this rank's
 /// values. The all-reduces are in the order in which their buckets become ready, the updates in bucket order.

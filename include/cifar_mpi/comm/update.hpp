@@ -67,8 +67,7 @@ struct StepParts {
   /// from the update, in whose Update::rank_sums it lies.
   std::vector<engine::Task> compute;
   /// Those of each span of `spans`, in their order; they read the sum of their span. An all-reduce also accepts one
-  /// collective task per span: the tasks before it may run before those of earlier spans, and the later ones of all
-  /// spans run after the tasks before.
+  /// collective task per span: all tasks before these sums run first, in the order of the spans, then the rest.
   std::vector<std::vector<engine::Task>> update;
   std::vector<engine::Task> finish;  ///< needs everything; in order
   /// If set, it reads all sums and precedes all updates, which then wait for the last sum; otherwise each

@@ -23,7 +23,8 @@ Task declare_evaluate_input(const EvaluateBinding& binding, int batch, std::size
 Task declare_update(const UpdateBinding& binding);
 /// The tasks of a hidden matrix but its products. The first gathers its Nesterov direction, divided by its norm, into
 /// `x` [rest, out]; one per iteration replaces the product `aa` [n, n] by a polynomial of it and `a`; the last writes
-/// the result to the block of moves, with 0 for -0, because a sum with zeros loses that sign. The weights are normalized in the steps of optim::normalizes.
+/// the result to the block of moves, with 0 for -0, because a sum with zeros loses that sign. The weights are
+/// normalized in the steps of optim::normalizes.
 Task declare_gather(const UpdateBinding& binding, const Matrix& matrix, const float* x);
 Task declare_polynomial(const Matrix& matrix, std::size_t n, const float* a, const float* aa);
 Task declare_scatter(const UpdateBinding& binding, const Matrix& matrix, const float* x);

@@ -27,14 +27,15 @@
 /// (overlap-add), and the weight gradient can use both spectra directly.
 ///
 /// All spectra are fp32 with one layout: [slot][row][real parts of the channels, imaginary parts], see
-/// SpectraShape. A row of an activation's spectra is a tile of an image.
+/// SpectraShape. A row of an activation's spectra is a tile of an image. Winograd's filtering (winograd.hpp) has
+/// the same layout without imaginary parts.
 namespace cifar_mpi::cpu::fft {
 
 struct SpectraShape {
   int slots = 0;
   int rows = 0;
   int channels = 0;
-  int parts = 2;  ///< real and imaginary; 3: the sums of ProductKind::sum
+  int parts = 2;  ///< real and imaginary; 1: real; 3: the sums of ProductKind::sum
 
   std::ptrdiff_t row_step() const { return std::ptrdiff_t{parts} * channels; }
   /// Rows are padded by a cache line: slots of a power of two of bytes would map to few sets of the cache.

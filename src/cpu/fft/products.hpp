@@ -19,7 +19,7 @@
 /// (12.6 at 90 %). oneDNN 2.6's batched matmul of real matrices twice as wide, which corresponds to four,
 /// takes 4.8 ms in the same pieces of 16 images, half the FMA peak.
 ///
-/// Operands are in the L3 cache or in memory, so each product prefetches those of the next one, whose rows
+/// Operands are in the L3 cache or in memory, so each complex product prefetches those of the next one, whose rows
 /// are 2·im floats: a cache line per k. Without it all passes took 13.5 ms instead of 10 (Zen 4, one thread,
 /// within a training step).
 namespace cifar_mpi::cpu::fft {
@@ -56,7 +56,7 @@ void combine_sums(const ProductSide& c, int rows, float* sums);
 
 /// Rows of C that vectors of `lanes` floats compute at once, or half as many.
 constexpr int rows_of_tile(int lanes) { return lanes == 16 ? 4 : 3; }
-/// The same for products of real matrices, or a part of as many.
+/// Rows of C that products of real matrices compute at once; the last ones may be fewer.
 constexpr int rows_of_real_tile(int lanes) { return lanes == 16 ? 16 : 12; }
 
 /// Floating-point operations of one product: three real ones, an addition and a multiplication each.

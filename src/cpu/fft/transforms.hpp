@@ -38,7 +38,7 @@ struct Epilogue {
 };
 
 /// The functions for one length, vector set and precision of images; each transforms one image per lane.
-/// Forward and inverse together multiply an image by 2N².
+/// Forward and inverse together multiply an image by 2N², or by 1 with Winograd's filtering.
 struct Transforms {
   void (*forward)(const TransformPlace& place, const std::byte* image, float* spectrum) = nullptr;
   void (*inverse)(const TransformPlace& place, const float* spectrum, const Epilogue& epilogue,

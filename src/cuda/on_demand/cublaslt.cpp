@@ -4,8 +4,9 @@
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/text.hpp"
 
-/// The functions of cuBLASLt that the backend calls. The first call loads the library: to load it takes 0.4 s of processor
-/// time, also in a program that uses no GPU. They throw Error{device} if the library or a function of it is missing.
+/// The functions of cuBLASLt that the backend calls. The first call loads the library: loading it takes 0.4 s of
+/// processor time, also in a program that uses no GPU. They throw Error{device} if the library or a function of
+/// it is missing.
 namespace cifar_mpi::cuda {
 namespace {
 
