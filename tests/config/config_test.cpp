@@ -77,6 +77,7 @@ TEST(Check, NamesTheOptionAndTheValue) {
   refuse("--lookahead-steps", "at least 0, or all", [](auto& c) { c.lookahead = 5, c.lookahead_steps = -1; });
   refuse("--lookahead-keep 0.5", "without --lookahead", [](auto& c) { c.lookahead_keep = 0.5; });
   refuse("--share-matrices on", "no effect with --update local", [](auto& c) {
+    c.optimizer.kind = optim::OptimizerKind::muon;
     c.share_matrices = comm::Share::on;
     c.update = comm::UpdateKind::local;
   });
