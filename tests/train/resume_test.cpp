@@ -132,7 +132,7 @@ TEST_F(Resume, RefusesOtherImagesAndLabelsOfTheSameShape) {
   });
   expect_refused("its dataset content is",
                  [](auto&, data::Samples& train, auto&) { train.labels[1] = train.labels[1] == 0; });
-  expect_refused("its dataset label names is", [](data::DatasetInfo& info, auto&, auto&) {
+  expect_refused("its dataset label names are", [](data::DatasetInfo& info, auto&, auto&) {
     std::swap(info.label_names[0], info.label_names[1]);
   });
   config::TrainConfig same = c;
