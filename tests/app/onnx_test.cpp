@@ -69,7 +69,7 @@ INSTANTIATE_TEST_SUITE_P(
     Models, Onnx,
     testing::Values("--model tutorial", "--model resnet20 --input-size 28",
                     "--model resnet20 --normalize image --input-size 24",
-                    "--model resnet18 --input-size 8 --batch-size 8 --steps 12 --lr 0.01",
+                    "--model resnet18 --input-size 8 --batch-size 8 --steps 12 --lr 0.001",
                     "--model fast94 --input-size 18 --image-size full --tail-epochs 0.1"));
 
 /// A program of the page, by the Python module that computes.

@@ -101,8 +101,8 @@ TEST_F(ResumedRun, AllowsAChangeForOneStartOnly) {
   const Outcome finished = run_command(again + " --lr 0.2 --allow-change lr");
   EXPECT_EQ(finished.code, 0) << finished.output;
   EXPECT_EQ(count_lines_with(finished.output,
-                             "resuming at step 4 of 4, so no step is left to train (without "
-                             "effect: --lr 0.05 -> 0.2)"),
+                             "resuming at step 4 of 4, so no step is left to train (changed, with "
+                             "no step to act on: --lr 0.05 -> 0.2)"),
             1)
       << finished.output;
   EXPECT_EQ(count_lines_with(finished.output, "changed from step"), 0) << finished.output;
