@@ -113,7 +113,8 @@ void print_tasks(const Log& log, const bench::StepBenchmark& b, const Unit& unit
 
 void print(const Log& log, const bench::StepBenchmark& b) {
   const Unit unit = ran_on_gpu(b) ? Unit{"us", 1e6} : Unit{"ms", 1e3};
-  log.info(concat(b.model, " on ", b.backend, ", ", b.precision, ", ", b.ranks,
+  log.info(concat(b.model, " on ", b.backend, ", ", b.precision, ", ", b.optimizer,
+                  b.shares_matrices ? " with shared matrices, " : ", ", b.ranks,
                   b.ranks == 1 ? " rank" : " ranks", ", batch ", b.batch_size, " per rank"));
   std::istringstream kernels(b.kernels);
   for (std::string line; std::getline(kernels, line);) log.info(concat("  ", line));
@@ -141,11 +142,12 @@ std::string to_json(const bench::StepBenchmark& b) {
   std::string text = fmt::format(
       "{}, \"version\": 1, \"program\": {}, \"model\": \"{}\", \"backend\": "
       "{}, "
-      "\"precision\": \"{}\", \"all_reduce\": {}, \"kernels\": {}, \"bits\": \"{:016x}\", \"ranks\": {}, "
+      "\"precision\": \"{}\", \"optimizer\": \"{}\", \"shares_matrices\": {}, \"all_reduce\": {}, "
+      "\"kernels\": {}, \"bits\": \"{:016x}\", \"ranks\": {}, "
       "\"batch_size\": {}",
       kStepBegin, report::json_text(concat(version(), " (", git_revision(), ", ", compiler(), ")")), b.model,
-      report::json_text(b.backend), b.precision, report::json_text(b.all_reduce),
-      report::json_text(b.kernels), b.bits, b.ranks, b.batch_size);
+      report::json_text(b.backend), b.precision, b.optimizer, b.shares_matrices,
+      report::json_text(b.all_reduce), report::json_text(b.kernels), b.bits, b.ranks, b.batch_size);
   text += list("step_ms", b.step_s, 1e3) + list("images_per_s", b.images_per_s, 1.0) +
           list("peak_gflops", b.peak_flops, 1e-9) + list("copy_gb_s", b.copy_rate, 1e-9);
   const auto slices = [](const char* name, const std::vector<double>& values, double scale) {

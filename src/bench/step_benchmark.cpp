@@ -277,6 +277,8 @@ StepBenchmark benchmark_step(const StepBenchmarkConfig& config, const comm::Worl
   result.model = run.plan.config.model;
   result.backend = run.device.backend->description();
   result.precision = to_string(run.plan.config.precision);
+  result.optimizer = to_string(run.plan.config.optimizer.kind);
+  result.shares_matrices = !run.blocks.hidden.owners.empty();
   result.all_reduce = run.blocks.update->name();
   result.ranks = world.size();
   result.batch_size = run.plan.sizes.batch;

@@ -149,6 +149,8 @@ void AllReduceUpdate::append(StepProgram& program, StepParts parts, Concurrency 
     std::vector<Task>& tasks = parts.update[i];
     const auto sum = std::ranges::find_if(tasks, is_sum);
     if (sum == tasks.end()) continue;
+    if (std::any_of(sum + 1, tasks.end(), is_sum))
+      throw std::logic_error(concat("the update of span ", i, " has a second sum"));
     if (sums[i]) program.wait(kCompute, *sums[i]);
     branches.run_all({std::move_iterator(tasks.begin()), std::move_iterator(sum)});
     branches.wait(engine::kComm);

@@ -40,6 +40,15 @@ std::vector<std::uint32_t> places_of(const lower::Tower& tower, std::size_t p, s
   return places;
 }
 
+/// Whether the task changes the weights or the momentum of the matrix, which every rank keeps.
+bool changes_state(const engine::Task& task, const engine::UpdateBinding& update,
+                   const engine::Matrix& matrix) {
+  return std::ranges::any_of(task.writes, [&](const engine::Bytes& written) {
+    return written.overlaps(engine::bytes_of(update.params + matrix.begin, matrix.floats)) ||
+           written.overlaps(engine::bytes_of(update.states[0] + matrix.begin, matrix.floats));
+  });
+}
+
 }  // namespace
 
 void require_hidden_matrices(const evaluation::Network& network) {
@@ -123,15 +132,6 @@ model::ParamTable params_with_rates(const Plan& plan) {
     if (rate > 0.0) params[p].rate_factor = static_cast<float>(rate / plan.config.lr);
   }
   return params;
-}
-
-/// Whether the task changes the weights or the momentum of the matrix, which every rank keeps.
-static bool changes_state(const engine::Task& task, const engine::UpdateBinding& update,
-                          const engine::Matrix& matrix) {
-  return std::ranges::any_of(task.writes, [&](const engine::Bytes& written) {
-    return written.overlaps(engine::bytes_of(update.params + matrix.begin, matrix.floats)) ||
-           written.overlaps(engine::bytes_of(update.states[0] + matrix.begin, matrix.floats));
-  });
 }
 
 std::vector<engine::Task> matrix_tasks(const StepContext& context, const engine::UpdateBinding& update) {

@@ -426,37 +426,5 @@ TEST_P(FftConv, ErrsLittleMoreThanTheDirectOne) {
               5.0, "weight gradient");
 }
 
-/// Length and tile.
-std::pair<int, int> tiling(const Extent& image, int kernel, Precision precision = Precision::fp32) {
-  const Tiling found = tiling_for(image, kernel, precision);
-  return {found.length, found.tile};
-}
-
-TEST(FftTiling, TakesTheLeastLengthAroundWhichNothingMeets) {
-  EXPECT_EQ(tiling({12, 12, 64}, 5), std::pair(14, 12));
-  EXPECT_EQ(tiling({24, 24, 3}, 5), std::pair(28, 24));
-  EXPECT_EQ(tiling({7, 7, 1}, 3), std::pair(8, 7));
-  EXPECT_EQ(tiling({8, 7, 1}, 3), std::pair(10, 8));
-  EXPECT_EQ(tiling({15, 15, 1}, 3), std::pair(16, 15));
-  EXPECT_EQ(tiling({6, 6, 1}, 4), std::pair(8, 6));
-  EXPECT_EQ(tiling({7, 7, 1}, 4), std::pair(10, 7));
-  EXPECT_EQ(tiling({1, 1, 1}, 9), std::pair(10, 1));
-}
-
-TEST(FftTiling, CutsImagesWhereTilesHaveFewerPlaces) {
-  EXPECT_EQ(tiling({16, 16, 64}, 3), std::pair(10, 8));  // 4·10² places instead of 28²
-  EXPECT_EQ(tiling({32, 32, 64}, 3),
-            std::pair(10, 8));  // 16·10²; of lengths from 14 on four to nine are more
-  EXPECT_EQ(tiling({7, 15, 1}, 3), std::pair(10, 8));     // 2·10² instead of 16²
-  EXPECT_EQ(tiling({28, 28, 64}, 3), std::pair(16, 14));  // as many as 32², but shorter
-  EXPECT_EQ(tiling({31, 31, 64}, 3), std::pair(32, 31));
-  EXPECT_EQ(tiling({33, 24, 16}, 4), std::pair(16, 13));
-}
-
-TEST(FftTiling, CutsNoImagesInBf16) {
-  EXPECT_EQ(tiling({16, 16, 64}, 3, Precision::bf16), std::pair(28, 16));
-  EXPECT_EQ(tiling({32, 32, 64}, 3, Precision::bf16), std::pair(0, 0));
-}
-
 }  // namespace
 }  // namespace cifar_mpi::cpu::fft

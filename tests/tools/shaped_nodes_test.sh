@@ -32,6 +32,13 @@ StartsRanksOnNodesWithShapedLinks() {
   done
 }
 
+KeepsTheFoldersOfMpirunToItself() {
+  needs_namespaces
+  ends_with 0 "$shaped_nodes" -- sh -c 'ls -d /run/*node1*.0 /tmp/*node1*.0 2>&1'
+  grep -q '^/run/.*node1' said || fail 'mpirun has no folder for this node'
+  ! grep -q '^/tmp/.*node1' said || fail 'mpirun uses a folder that other shaped nodes may use too'
+}
+
 StartsAProgramOnceThatStartsRanksItself() {
   needs_namespaces
   # shellcheck disable=SC2016  # for the shell on the first node

@@ -70,7 +70,7 @@ TEST_F(Muon, MovesEachRoleAsTheDoubleReferenceHasIt) {
   }
 }
 
-/// Each matrix is computed on one rank or on all, with the same bits, also after resuming with the other choice.
+/// The bits are the same if one rank computes a matrix or all do, and after resuming with the other choice.
 TEST_F(Muon, HasTheSameBitsWhoeverComputesTheMatrices) {
   if (world().size() == 1) return;  // which has them all
   config::TrainConfig c = config();
@@ -89,6 +89,7 @@ TEST_F(Muon, HasTheSameBitsWhoeverComputesTheMatrices) {
         {"blocking", [](auto& other) { other.overlap = comm::Overlap::off; }},
         {"clipped", [](auto& other) { other.clip_norm = 0.5; }},
         {"rounded", [](auto& other) { other.all_reduce = "ring", other.wire = comm::Wire::bf16; }},
+        {"synced", [](auto& other) { other.model = "resnet20", other.sync_batch_norm = true; }},
         {"reproducible", [](auto& other) { other.reproducible = true, other.micro_shards = 4; }}}) {
     SCOPED_TRACE(way.name);
     config::TrainConfig off = c;

@@ -42,6 +42,8 @@ struct StepBenchmark {
   std::string model;
   std::string backend;
   std::string precision;
+  std::string optimizer;
+  bool shares_matrices = false;  ///< each hidden matrix of muon is computed on one rank
   std::string all_reduce;
   int ranks = 0;
   int batch_size = 0;
