@@ -47,6 +47,21 @@ LeavesSlowVariantsOutAfterTheFirstRound() {
   [ "$(grep -c 'no-mkldnn 50' said)" = 1 ] || fail 'expected the slow variants in the first round alone'
 }
 
+LeavesOutAVariantWhoseLossIsNotFinite() {
+  programs
+  stand_in "$fake/with_torch" <<'EOS'
+variant=; while [ $# -gt 0 ]; do [ "$1" != --serve ] || variant=$2; shift; done
+case $variant in channels_last) rate=100 ;; *) rate=nan ;; esac
+echo 'PyTorch 0.0'
+while read -r _; do echo "$rate"; done
+EOS
+  run 0 --model fast94
+  says 'nchw is left out: its loss is not finite'
+  says 'ratio to the best of each round    3.00 (3.00 to 3.00)'
+  run 1 --model fast94 --variants nchw
+  says 'no variant of PyTorch has a finite loss'
+}
+
 TellsWhatFailed() {
   programs
   stand_in "$fake/bench" <<<'echo no such precision here; exit 6'
