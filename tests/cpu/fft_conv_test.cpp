@@ -98,10 +98,11 @@ class Fixture {
     memory.weights = take(conv.weight_spectra(), 1);
     memory.transposed_weights = take(conv.transposed_spectra(), 1);
     const bool keeps = trains && !conv.recomputes;
-    const int kept = keeps ? conv.pieces() : conv.concurrent;
+    const int kept = keeps ? std::max(conv.pieces(), conv.concurrent) : conv.concurrent;
     memory.src_spectra = take(conv.src_spectra(), kept);
     memory.grad_dst_spectra = take(conv.dst_spectra(), kept);
-    memory.keeps_src_spectra = memory.keeps_grad_dst_spectra = keeps;
+    memory.keeps_src_spectra = keeps && !conv.winograd;
+    memory.keeps_grad_dst_spectra = keeps;
     memory.product = take({conv.slots(), conv.samples * conv.tiles(),
                            std::max(shape.in.channels, shape.out_channels), conv.parts()},
                           conv.concurrent);
@@ -193,8 +194,7 @@ struct Wanted {
 TEST_P(FftConvolution, HasTheReferenceResultsInAllPasses) {
   const Case& c = GetParam();
   for (const Precision precision : {Precision::fp32, Precision::bf16}) {
-    if (c.winograd ? precision != Precision::fp32 : tiling_for(c.in, c.kernel, precision).length == 0)
-      continue;
+    if (!c.winograd && tiling_for(c.in, c.kernel, precision).length == 0) continue;
     const Wanted wanted(Fixture(c, VectorSet::portable, precision));
     for (const VectorSet set : vector_sets_here()) {
       if (c.in.channels % lanes_of(set) != 0 || c.out_channels % lanes_of(set) != 0) continue;
@@ -420,10 +420,10 @@ TEST_P(FftConv, ErrsLittleMoreThanTheDirectOne) {
     EXPECT_LE(relative_distance(mine, wanted), more * relative_distance(theirs, wanted)) << what;
   };
   little_more(found.y, other.y, f.wanted_y(), 3.0, "forward");
-  little_more(found.grad_x, other.grad_x, reference::conv_grad_x(f.shape, f.weights, f.grad_y), 3.5,
+  little_more(found.grad_x, other.grad_x, reference::conv_grad_x(f.shape, f.weights, f.grad_y), 3.0,
               "data gradient");
   little_more(found.grad_weights, other.grad_weights, reference::conv_grad_weights(f.shape, f.x, f.grad_y),
-              5.0, "weight gradient");
+              6.5, "weight gradient");
 }
 
 }  // namespace

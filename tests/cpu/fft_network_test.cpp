@@ -150,7 +150,7 @@ TEST(WinogradNetwork, DeclaresEveryByteAndGivesTheSameBitsFromEveryRunnerOnAnyNu
   }
 }
 
-TEST(WinogradNetwork, LeavesBiasesOtherKernelsAndBf16ToOtherMethods) {
+TEST(WinogradNetwork, LeavesBiasesAndOtherKernelsToOtherMethods) {
   const auto takes = [](const model::NetSpec& net, const std::string& layer, Precision precision) {
     return goes_by_winograd(
         NetworkRun({.net = net, .batch = 2, .precision = precision, .conv = ConvMethod::winograd}), layer);
@@ -161,7 +161,7 @@ TEST(WinogradNetwork, LeavesBiasesOtherKernelsAndBf16ToOtherMethods) {
   EXPECT_FALSE(takes(network_of_3x3(8, 16), "second", Precision::fp32));
   EXPECT_FALSE(takes(model::make_model("tutorial", {24, 24, 3}, 10), "conv2", Precision::fp32));
   if (has_bf16()) {
-    EXPECT_FALSE(takes(resnet, "stage2_block1_conv2", Precision::bf16));
+    EXPECT_TRUE(takes(resnet, "stage2_block1_conv2", Precision::bf16));
   }
 }
 
@@ -170,12 +170,25 @@ TEST(WinogradNetwork, IsTakenWhereItWasMeasuredToBeFaster) {
   struct Measured {
     int side, channels, batch;
     bool takes;
+    Precision precision = Precision::fp32;
   };
-  for (const Measured& m :
-       {Measured{32, 16, 128, false}, {16, 32, 128, true}, {8, 64, 128, true}, {8, 64, 2, false}}) {
+  for (const Measured& m : {Measured{32, 16, 128, false},
+                            {16, 32, 128, true},
+                            {8, 64, 128, true},
+                            {8, 64, 2, false},
+                            {4, 512, 64, true},
+                            {4, 512, 8, false},
+                            {3, 256, 256, true},
+                            {32, 16, 128, false, Precision::bf16},
+                            {16, 32, 128, !has_amx(), Precision::bf16},
+                            {8, 64, 128, !has_amx(), Precision::bf16},
+                            {4, 512, 64, !has_amx(), Precision::bf16}}) {
+    if (m.precision == Precision::bf16 && !has_bf16()) continue;
     const model::NetSpec net = network_of_3x3(m.side, m.channels, false);
-    EXPECT_EQ(goes_by_winograd(NetworkRun({.net = net, .batch = m.batch}), "second"), m.takes)
+    const RunSpec spec{.net = net, .batch = m.batch, .precision = m.precision};
+    EXPECT_EQ(goes_by_winograd(NetworkRun(spec), "second"), m.takes)
         << m.side << " pixels, " << m.channels << " channels, batch " << m.batch;
+    if (m.precision == Precision::bf16) continue;  // Fourier transforms do not cut its images
     const RunSpec asked{.net = net, .batch = m.batch, .conv = ConvMethod::fft};
     EXPECT_TRUE(goes_by_fft(NetworkRun(asked), "second"));
   }
@@ -230,22 +243,33 @@ TEST(FftNetwork, GivesTheSameBitsFromEveryRunner) {
 // In bf16 the values between layers are rounded as with direct convolutions, so the errors of the gradients
 // are about the same: at most twice as large, since single roundings decide poolings (see
 // Network.HasTheReferenceGradientsInBf16).
-TEST(FftNetwork, RoundsInBf16NoMoreThanDirectConvolutions) {
+/// The distances of all gradients in bf16 from those of the loops.
+std::vector<double> bf16_distances(const model::NetSpec& net, ConvMethod conv, const std::string& layer) {
+  NetworkRun run({.net = net, .batch = 4, .precision = Precision::bf16, .conv = conv});
+  EXPECT_EQ(goes_by_fft(run, layer), conv == ConvMethod::fft);
+  EXPECT_EQ(goes_by_winograd(run, layer), conv == ConvMethod::winograd);
+  const auto exact = run.wanted();
+  run.run(run.gradient_program());
+  const reference::Params found = run.logical(run.grads());
+  std::vector<double> all;
+  for (std::size_t p = 0; p < found.size(); ++p)
+    all.push_back(reference::gradient_distance(run.table, found[p], exact.grads, p));
+  return all;
+}
+
+void expect_no_more_rounding_in_bf16(const model::NetSpec& net, ConvMethod conv, const std::string& layer) {
   if (!has_bf16()) GTEST_SKIP() << "LOUD: this cpu has no bf16 arithmetic, bf16 is NOT tested here";
-  const model::NetSpec net = model::make_model("tutorial", {24, 24, 3}, 10);
-  const auto distances = [&](ConvMethod conv) {
-    NetworkRun run({.net = net, .batch = 4, .precision = Precision::bf16, .conv = conv});
-    EXPECT_EQ(goes_by_fft(run, "conv2"), conv == ConvMethod::fft);
-    const auto exact = run.wanted();
-    run.run(run.gradient_program());
-    const reference::Params found = run.logical(run.grads());
-    std::vector<double> all;
-    for (std::size_t p = 0; p < found.size(); ++p)
-      all.push_back(reference::gradient_distance(run.table, found[p], exact.grads, p));
-    return all;
-  };
-  const std::vector<double> by_fft = distances(ConvMethod::fft), direct = distances(ConvMethod::direct);
-  for (std::size_t p = 0; p < direct.size(); ++p) EXPECT_LE(by_fft[p], 2.0 * direct[p]) << "parameter " << p;
+  const std::vector<double> found = bf16_distances(net, conv, layer),
+                            direct = bf16_distances(net, ConvMethod::direct, layer);
+  for (std::size_t p = 0; p < direct.size(); ++p) EXPECT_LE(found[p], 2.0 * direct[p]) << "parameter " << p;
+}
+
+TEST(FftNetwork, RoundsInBf16NoMoreThanDirectConvolutions) {
+  expect_no_more_rounding_in_bf16(model::make_model("tutorial", {24, 24, 3}, 10), ConvMethod::fft, "conv2");
+}
+
+TEST(WinogradNetwork, RoundsInBf16NoMoreThanDirectConvolutions) {
+  expect_no_more_rounding_in_bf16(network_of_3x3(9, 16, false), ConvMethod::winograd, "second");
 }
 
 }  // namespace

@@ -17,14 +17,14 @@ const std::byte* as_bytes(const float* values) { return reinterpret_cast<const s
 std::byte* as_bytes(float* values) { return reinterpret_cast<std::byte*>(values); }
 
 /// Spectra of the taps of one pair of channels; lanes are output channels, or input channels of transposed
-/// weights.
-TransformPlace place_of_taps(const ConvFft& conv, const SpectraShape& spectra) {
+/// weights. `rotated`: by half a turn, from the last tap on.
+TransformPlace place_of_taps(const ConvFft& conv, const SpectraShape& spectra, bool rotated = false) {
   const std::ptrdiff_t pairs = std::ptrdiff_t{conv.src.extent.channels} * conv.dst.extent.channels;
   const int before = padding_before(conv.kernel), first = before == 0 ? 0 : conv.length - before;
   TransformPlace place;
   place.at = {conv.kernel, conv.kernel, first, first};
-  place.row_step = conv.kernel * pairs;
-  place.column_step = pairs;
+  place.column_step = rotated ? -pairs : pairs;
+  place.row_step = conv.kernel * place.column_step;
   place.slot_step = spectra.slot_step();
   place.im_step = spectra.channels;
   place.spectrum_next = spectra.row_step();
@@ -94,6 +94,11 @@ TransformFlops taps_flops(const ConvFft& conv) {
       conv.winograd ? winograd_flops(WinogradPart::taps, at) : transform_flops(conv.length, at);
   return {pairs * one.forward, pairs * one.inverse};
 }
+/// From the first tap of a pair of channels to the one that place_of_taps begins with.
+std::ptrdiff_t first_tap(const ConvFft& conv, bool rotated) {
+  const std::ptrdiff_t taps = std::ptrdiff_t{conv.kernel} * conv.kernel;
+  return rotated ? (taps - 1) * conv.src.extent.channels * conv.dst.extent.channels : 0;
+}
 Bytes images_of(const ConvFft& conv, const ImageShape& shape, const std::byte* images) {
   return {images, static_cast<std::size_t>(conv.batch) * shape.image_bytes()};
 }
@@ -156,8 +161,9 @@ int gradient_parts(const ConvFft& conv, int threads) {
 
 void transform_back_taps(const ConvFft& conv, const float* spectra, float* taps) {
   const SpectraShape shape = conv.gradient_spectra();
-  const TransformPlace place = place_of_taps(conv, shape);
+  const TransformPlace place = place_of_taps(conv, shape, conv.gradient_reaches());
   const int vectors = shape.channels / conv.lanes();
+  taps += first_tap(conv, conv.gradient_reaches());
   parallel_for(std::ptrdiff_t{shape.rows} * vectors, [&](std::ptrdiff_t i) {
     const std::ptrdiff_t row = i / vectors, c = i % vectors * conv.lanes();
     conv.taps.inverse(place, spectra + row * shape.row_step() + c, {conv.scale()},
@@ -184,11 +190,12 @@ void data_gradient_of_piece(const ConvFft& conv, const ConvFftMemory& memory, in
   const SpectraShape x = conv.src_spectra(), y = conv.dst_spectra();
   float* const spectra = part_of(y, memory.grad_dst_spectra, memory.keeps_grad_dst_spectra ? piece : scratch);
   const int first = piece * conv.samples;
-  transform(conv, conv.dst, memory.grad_dst, first, false, y, spectra);
+  transform(conv, conv.dst, memory.grad_dst, first, conv.gradient_reaches(), y, spectra);
   if (memory.grad_src == nullptr) return;
   float* const product = part_of(x, memory.product, scratch);
   multiply(conv, conv.convolve, y, spectra, conv.transposed_spectra(), memory.transposed_weights, x, product);
-  transform_back(conv, conv.src, x, product, true, nullptr, false, memory.grad_src, first);
+  transform_back(conv, conv.src, x, product, !conv.gradient_reaches(), nullptr, false, memory.grad_src,
+                 first);
 }
 
 }  // namespace
@@ -201,9 +208,9 @@ ConvFft with_kernels(ConvFft conv, engine::Precision precision) {
   conv.tiles_reaching = tiles_of(conv, true);
   conv.tiles_inside = tiles_of(conv, false);
   if (conv.winograd) {
-    conv.reaching = winograd_transforms(WinogradPart::reach, conv.set);
-    conv.inside = winograd_transforms(WinogradPart::tile, conv.set);
-    conv.taps = winograd_transforms(WinogradPart::taps, conv.set);
+    conv.reaching = winograd_transforms(WinogradPart::reach, conv.set, precision);
+    conv.inside = winograd_transforms(WinogradPart::tile, conv.set, precision);
+    conv.taps = winograd_transforms(WinogradPart::taps, conv.set, engine::Precision::fp32);
     conv.correlate = conv.convolve = product_for(conv.set, ProductKind::real);
     conv.sum = product_for(conv.set, ProductKind::real_sum);
     return conv;
@@ -221,11 +228,12 @@ Task plan_fft_weights(const std::string& name, const ConvFft& conv, const float*
   // Ordered by row within a vector of channels, because transposed weights that are neighbours in memory are
   // read next.
   const auto transform_taps = [conv, weights](const SpectraShape& shape, std::ptrdiff_t row_step,
-                                              std::ptrdiff_t lane_step, float* to, std::ptrdiff_t item) {
-    TransformPlace place = place_of_taps(conv, shape);
+                                              std::ptrdiff_t lane_step, bool rotated, float* to,
+                                              std::ptrdiff_t item) {
+    TransformPlace place = place_of_taps(conv, shape, rotated);
     place.lane_step = lane_step;
     const std::ptrdiff_t row = item % shape.rows, c = item / shape.rows * conv.lanes();
-    conv.taps.forward(place, as_bytes(weights + row * row_step + c * lane_step),
+    conv.taps.forward(place, as_bytes(weights + first_tap(conv, rotated) + row * row_step + c * lane_step),
                       to + row * shape.row_step() + c);
   };
   Task task{name, {bytes_of(weights, conv.weight_floats())}, {}, {}, {}};
@@ -243,9 +251,10 @@ Task plan_fft_weights(const std::string& name, const ConvFft& conv, const float*
             : transposed.rows * std::ptrdiff_t{transposed.channels / conv.lanes()};
     parallel_for(of_plain + of_transposed, [&](std::ptrdiff_t i) {
       if (i < of_plain) {
-        transform_taps(plain, outputs, 1, memory.weights, i);
+        transform_taps(plain, outputs, 1, false, memory.weights, i);
       } else {
-        transform_taps(transposed, 1, outputs, memory.transposed_weights, i - of_plain);
+        transform_taps(transposed, 1, outputs, conv.gradient_reaches(), memory.transposed_weights,
+                       i - of_plain);
       }
     });
   };
@@ -286,12 +295,12 @@ Task plan_fft_data_gradient(const std::string& name, const ConvFft& conv, const 
   task.reads = {images_of(conv, conv.dst, memory.grad_dst)};
   task.writes = {spectra_of(y, memory.grad_dst_spectra,
                             memory.keeps_grad_dst_spectra ? conv.pieces() : conv.concurrent)};
-  task.cost.flops = images_flops(conv, conv.dst, false).forward;
+  task.cost.flops = images_flops(conv, conv.dst, conv.gradient_reaches()).forward;
   if (computes_grad_src) {
     task.reads.push_back(spectra_of(w, memory.transposed_weights, 1));
     task.writes.push_back(images_of(conv, conv.src, memory.grad_src));
     task.writes.push_back(spectra_of(x, memory.product, conv.concurrent));
-    task.cost.flops += products_flops(conv) + images_flops(conv, conv.src, true).inverse;
+    task.cost.flops += products_flops(conv) + images_flops(conv, conv.src, !conv.gradient_reaches()).inverse;
   }
   task.start = [=](Lane& lane) {
     for_each_piece(conv, lane,
@@ -308,13 +317,14 @@ Task plan_fft_gradients(const std::string& name, const ConvFft& conv, const Conv
   task.writes.push_back(spectra_of(x, memory.product, 1));
   task.writes.push_back(spectra_of(w, memory.grad_weights_spectra, 1));
   task.writes.push_back(bytes_of(grad_weights, conv.weight_floats()));
-  task.cost.flops +=
-      images_flops(conv, conv.src, true).forward + products_flops(conv) + taps_flops(conv).inverse;
+  task.cost.flops += images_flops(conv, conv.src, !conv.gradient_reaches()).forward + products_flops(conv) +
+                     taps_flops(conv).inverse;
   task.start = [=](Lane& lane) {
     std::fill_n(memory.grad_weights_spectra, w.floats(), 0.0f);
     for_each_piece(conv, lane, [&](int piece, int scratch) {
       data_gradient_of_piece(conv, memory, piece, scratch);
-      transform(conv, conv.src, memory.src, piece * conv.samples, true, x, memory.product);
+      transform(conv, conv.src, memory.src, piece * conv.samples, !conv.gradient_reaches(), x,
+                memory.product);
       multiply_gradients(conv, memory.product, memory, 1, 0, w.slots);
     });
     for (int slot = 0; slot < w.slots && !conv.winograd; ++slot)
@@ -327,17 +337,29 @@ Task plan_fft_gradients(const std::string& name, const ConvFft& conv, const Conv
 
 Task plan_fft_weight_gradient(const std::string& name, const ConvFft& conv, const ConvFftMemory& memory,
                               float* grad_weights, float* grad_biases) {
-  const SpectraShape shape = conv.gradient_spectra();
+  const SpectraShape shape = conv.gradient_spectra(), x = conv.src_spectra();
   Task task;
   task.name = name;
-  task.reads = {spectra_of(conv.src_spectra(), memory.src_spectra, conv.pieces()),
-                spectra_of(conv.dst_spectra(), memory.grad_dst_spectra, conv.pieces())};
+  task.reads = {spectra_of(conv.dst_spectra(), memory.grad_dst_spectra, conv.pieces())};
+  const Bytes src_spectra = spectra_of(x, memory.src_spectra, conv.pieces());
+  if (memory.keeps_src_spectra) task.reads.push_back(src_spectra);
   task.writes = {spectra_of(shape, memory.grad_weights_spectra, 1),
                  bytes_of(grad_weights, conv.weight_floats())};
   if (grad_biases != nullptr)
     task.writes.push_back(bytes_of(grad_biases, static_cast<std::size_t>(shape.channels)));
   task.cost.flops = products_flops(conv) + taps_flops(conv).inverse;
+  if (!memory.keeps_src_spectra) {
+    task.reads.push_back(images_of(conv, conv.src, memory.src));
+    task.writes.push_back(src_spectra);
+    task.cost.flops += images_flops(conv, conv.src, !conv.gradient_reaches()).forward;
+  }
   task.start = [=](Lane& lane) {
+    if (!memory.keeps_src_spectra) {
+      for_each_piece(conv, lane, [&](int piece, int) {
+        transform(conv, conv.src, memory.src, piece * conv.samples, !conv.gradient_reaches(), x,
+                  part_of(x, memory.src_spectra, piece));
+      });
+    }
     const int parts = gradient_parts(conv, loop_threads());
     for (int part = 0; part < parts; ++part) {
       multiply_gradients(conv, memory.src_spectra, memory, conv.pieces(), shape.slots * part / parts,

@@ -78,7 +78,7 @@ struct ConvFft {
   int kernel = 0;
   ImageShape src, dst;
   bool relu = false;      ///< at the end of the forward pass
-  bool winograd = false;  ///< F(4x4, 3x3), see winograd.hpp: `kernel` is 3 and images are fp32
+  bool winograd = false;  ///< F(4x4, 3x3), see winograd.hpp: `kernel` is 3
   Transforms reaching;    ///< of tiles with what they reach; with_kernels sets this and all later members
   Transforms inside;      ///< of tiles alone
   Transforms taps;
@@ -89,6 +89,8 @@ struct ConvFft {
   int tile = 0;                                    ///< places a side; at least the image's size: no cut
   std::vector<Tile> tiles_reaching, tiles_inside;  ///< of an image, in rows
 
+  /// In the backward passes the tiles of gy reach beyond their edges, and those of x or gx do not.
+  bool gradient_reaches() const { return winograd; }
   int pieces() const { return batch / samples; }
   int tiles_across() const { return (src.extent.width + tile - 1) / tile; }
   int tiles() const { return (src.extent.height + tile - 1) / tile * tiles_across(); }  ///< of an image
@@ -134,14 +136,14 @@ struct ConvFftMemory {
   const std::byte* src = nullptr;
   std::byte* dst = nullptr;
   const std::byte* grad_dst = nullptr;
-  std::byte* grad_src = nullptr;          ///< null: no data gradient
-  float* weights = nullptr;               ///< spectra
-  float* transposed_weights = nullptr;    ///< spectra of the transposed weights, for the data gradient
-  float* src_spectra = nullptr;           ///< of conv.concurrent pieces unless they are kept
-  bool keeps_src_spectra = false;         ///< for the weight gradient
-  float* grad_dst_spectra = nullptr;      ///< of conv.concurrent pieces unless they are kept
-  bool keeps_grad_dst_spectra = false;    ///< for the weight gradient
-  float* product = nullptr;               ///< of conv.concurrent pieces, in the frequency domain
+  std::byte* grad_src = nullptr;        ///< null: no data gradient
+  float* weights = nullptr;             ///< spectra
+  float* transposed_weights = nullptr;  ///< spectra of the transposed weights, for the data gradient
+  float* src_spectra = nullptr;         ///< of conv.concurrent pieces; of all for a weight gradient apart
+  bool keeps_src_spectra = false;       ///< for the weight gradient, which else transforms the images itself
+  float* grad_dst_spectra = nullptr;    ///< of conv.concurrent pieces unless they are kept
+  bool keeps_grad_dst_spectra = false;  ///< for the weight gradient
+  float* product = nullptr;             ///< of conv.concurrent pieces, in the frequency domain
   float* grad_weights_spectra = nullptr;  ///< unused without a weight gradient
 };
 

@@ -38,7 +38,8 @@ class FftGroup final : public PlannedGroup {
     contract_.src = {planning.formats(place.src)};
     contract_.dst = planning.formats(activations(planning.batch, place.out, place.type, place.format));
     planning.text +=
-        concat(layer.name, conv.winograd ? ": Winograd of " : ": FFT of ", conv.length, "x", conv.length,
+        concat(layer.name,
+               conv.winograd ? ": Winograd F(4x4, 3x3)" : concat(": FFT of ", conv.length, "x", conv.length),
                conv.tiles() > 1 ? concat(" in ", conv.tiles(), " tiles") : "", ", ", name_of(conv.set), '\n');
   }
 
@@ -70,7 +71,7 @@ class FftGroup final : public PlannedGroup {
   }
 
   /// The images' spectra live from the forward pass to the weight gradient, which reads the images again only
-  /// if it recomputes their spectra.
+  /// if it recomputes their spectra, or needs others.
   ConvFftMemory memory_for(const Operands& operands, Arena& arena) const {
     const bool trains = operands.params[0].grad != nullptr, keeps = trains && !conv_.recomputes;
     ConvFftMemory memory;
@@ -78,7 +79,8 @@ class FftGroup final : public PlannedGroup {
     memory.dst = operands.dst;
     memory.grad_dst = operands.grad_dst;
     memory.grad_src = operands.grad_src[0];
-    memory.keeps_src_spectra = memory.keeps_grad_dst_spectra = keeps;
+    memory.keeps_src_spectra = keeps && !conv_.gradient_reaches();  // else the weight gradient needs others
+    memory.keeps_grad_dst_spectra = keeps;
     memory.weights = take(arena, conv_.weight_spectra(), 1);
     memory.src_spectra = take(arena, conv_.src_spectra(), keeps ? conv_.pieces() : conv_.concurrent);
     memory.product = take(arena, conv_.dst_spectra(), conv_.concurrent);
@@ -116,15 +118,18 @@ double taps_inside(int side, int kernel) {
   return taps;
 }
 
-/// Speed-up of oneDNN's direct kernels over fp32: 2.0 with AVX512_BF16, 2.4 with AMX (conv2 of the tutorial,
-/// all passes, oneDNN 2.6).
-double direct_speed(engine::Precision precision) { return precision == engine::Precision::bf16 ? 2.0 : 1.0; }
+/// Speed-up of oneDNN's direct kernels over fp32. Kernels of 5x5: 2.0 with AVX512_BF16, 2.4 with AMX (conv2 of the
+/// tutorial, all passes, oneDNN 2.6). 3x3: 1.0 to 1.3 on Zen 5, so for Winograd's filtering the middle of both.
+double direct_speed(const ConvFft& conv, engine::Precision precision) {
+  if (precision != engine::Precision::bf16) return 1.0;
+  return conv.winograd ? 1.5 : 2.0;
+}
 
 /// Whether measurements confirm the rule for such layers. With 512 channels of 8x8 pixels, batch 64, 3x3
-/// kernels take as long as direct ones: the weights' spectra are 109 MB, read once for each piece. In bf16,
-/// direct 3x3 kernels are faster on AMX, and where channels allow our kernels only vectors of AVX2.
+/// kernels by Fourier transforms take as long as direct ones: the weights' spectra are 109 MB, read once for each
+/// piece. In bf16, direct 3x3 kernels are faster on AMX, and where channels allow our kernels only vectors of AVX2.
 bool is_measured(const ConvFft& conv, engine::Precision precision) {
-  constexpr int kMostPairs = 256 * 256;
+  const int most_pairs = conv.winograd ? 512 * 512 : 256 * 256;
   constexpr int kLeastForWinograd = 32;
   if (conv.set == VectorSet::portable) return false;
   if (conv.winograd && (conv.set != VectorSet::avx512 ||
@@ -132,7 +137,7 @@ bool is_measured(const ConvFft& conv, engine::Precision precision) {
     return false;
   if (conv.kernel >= 5) return true;
   const bool outruns = precision == engine::Precision::fp32 || (conv.set == VectorSet::avx512 && !has_amx());
-  return conv.kernel == 3 && outruns && conv.src.extent.channels * conv.dst.extent.channels <= kMostPairs;
+  return conv.kernel == 3 && outruns && conv.src.extent.channels * conv.dst.extent.channels <= most_pairs;
 }
 
 /// The largest slowdown() that counts as work shared well.
@@ -199,7 +204,7 @@ double direct_cost(const ConvFft& conv, bool wants_grad_src, engine::Precision p
   const double pairs = static_cast<double>(conv.src.extent.channels) * conv.dst.extent.channels;
   const double taps =
       taps_inside(conv.src.extent.height, conv.kernel) * taps_inside(conv.src.extent.width, conv.kernel);
-  return passes_of(wants_grad_src) * 2.0 * taps * conv.batch * pairs / direct_speed(precision);
+  return passes_of(wants_grad_src) * 2.0 * taps * conv.batch * pairs / direct_speed(conv, precision);
 }
 
 double transforms_cost(const ConvFft& conv, bool wants_grad_src, int threads) {
@@ -237,8 +242,7 @@ std::optional<ConvFft> plan_conv_fft(const Planning& planning, const model::Conv
                                      const AffinePlace& place, ConvMethod method, int threads) {
   const bool winograd = method == ConvMethod::winograd;
   // No point of winograd.hpp is 1, so no slot holds the sum that is the gradient of a bias.
-  if (winograd && (layer.kernel != 3 || layer.with_bias || planning.precision != engine::Precision::fp32))
-    return std::nullopt;
+  if (winograd && (layer.kernel != 3 || layer.with_bias)) return std::nullopt;
   const int src_block = block_of(place.format, place.in.channels);
   const int dst_block = block_of(place.format, place.out.channels);
   const std::optional<VectorSet> set = set_for(src_block, dst_block);
@@ -282,7 +286,6 @@ PlannedGroupPtr plan_fft_group(Planning& planning, const model::Conv2d& layer, c
   const int threads = planning.conv_threads;
   const Planning::Weights* const wanted = planning.wanted_weights(layer.name);
   const ConvMethod asked = wanted != nullptr ? wanted->method : planning.conv;
-  constexpr double kAhead = 1.2;
   std::optional<ConvMethod> best;
   double least = std::numeric_limits<double>::infinity();
   for (const ConvMethod method : {ConvMethod::winograd, ConvMethod::fft}) {
@@ -290,8 +293,9 @@ PlannedGroupPtr plan_fft_group(Planning& planning, const model::Conv2d& layer, c
     const std::optional<ConvFft> judged = plan_conv_fft(planning, layer, place, method, threads);
     if (!judged) continue;
     const double cost = asked == method ? 0.0 : transforms_cost(*judged, place.wants_grad_src, threads);
+    const double ahead = judged->winograd ? 1.1 : 1.2;
     const bool is_ahead = is_measured(*judged, planning.precision) &&
-                          kAhead * cost <= direct_cost(*judged, place.wants_grad_src, planning.precision);
+                          ahead * cost <= direct_cost(*judged, place.wants_grad_src, planning.precision);
     if (asked != method && (asked == ConvMethod::fft || !is_ahead || cost >= least)) continue;
     best = method;
     least = cost;

@@ -11,6 +11,7 @@ namespace {
 
 template <int kLength>
 struct Fourier {
+  static constexpr bool kInverts = true;
   static constexpr int kSide = kLength;
   template <class V>
   using Of = ImageFft<V, kLength>;

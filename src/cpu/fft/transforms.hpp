@@ -48,9 +48,9 @@ struct Transforms {
 /// `length` is one of kLengths, `precision` fp32 or bf16.
 Transforms transforms_for(int length, VectorSet set, engine::Precision precision);
 
-/// What a tile of Winograd's filtering transforms (winograd.hpp), fp32.
+/// What a tile of Winograd's filtering transforms (winograd.hpp); `reach` has no inverse.
 enum class WinogradPart : std::uint8_t { reach, tile, taps };
-Transforms winograd_transforms(WinogradPart part, VectorSet set);
+Transforms winograd_transforms(WinogradPart part, VectorSet set, engine::Precision precision);
 
 /// Additions and multiplications of the transform of one image.
 struct TransformFlops {

@@ -82,8 +82,10 @@ struct Back {
 
 template <class Transform, class T>
 Transforms versions_of(VectorSet set) {
-  return {version_for<There<Transform, T>::template Version>(set),
-          version_for<Back<Transform, T>::template Version>(set)};
+  Transforms transforms{version_for<There<Transform, T>::template Version>(set), nullptr};
+  if constexpr (Transform::kInverts)
+    transforms.inverse = version_for<Back<Transform, T>::template Version>(set);
+  return transforms;
 }
 
 /// A stand-in for a vector that counts operations; changes of sign are free.
@@ -111,9 +113,11 @@ TransformFlops flops_of(const Placement& at) {
   Counting::forward(
       at, [](int, int) { return Counted{}; }, [](int, const auto&...) {});
   flops.forward = std::exchange(Counted::flops, 0.0);
-  Counting::inverse(
-      at, [](int, auto&...) {}, [](int, int, Counted) {});
-  flops.inverse = Counted::flops;
+  if constexpr (Transform::kInverts) {
+    Counting::inverse(
+        at, [](int, auto&...) {}, [](int, int, Counted) {});
+    flops.inverse = Counted::flops;
+  }
   return flops;
 }
 

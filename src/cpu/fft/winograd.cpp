@@ -8,6 +8,7 @@ namespace {
 
 template <class Map>
 struct Filtering {
+  static constexpr bool kInverts = Map::kInverts;
   static constexpr int kSide = Map::kSide;
   template <class V>
   using Of = Winograd<V, Map>;
@@ -84,8 +85,12 @@ struct Multiply {
 
 }  // namespace
 
-Transforms winograd_transforms(WinogradPart part, VectorSet set) {
-  return with_part(part, [&](auto transform) { return versions_of<decltype(transform), float>(set); });
+Transforms winograd_transforms(WinogradPart part, VectorSet set, engine::Precision precision) {
+  return with_part(part, [&](auto transform) {
+    using Transform = decltype(transform);
+    return precision == engine::Precision::bf16 ? versions_of<Transform, bf16>(set)
+                                                : versions_of<Transform, float>(set);
+  });
 }
 
 TransformFlops winograd_flops(WinogradPart part, const Placement& at) {

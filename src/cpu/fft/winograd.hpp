@@ -8,22 +8,25 @@
 /// A tile of 4x4 outputs reads 6x6 inputs. Polynomials of degree 3 (outputs) and 2 (taps) are evaluated at five
 /// points and at infinity, so that with
 ///
-///   V = Bᵀ·x·B    x [6, 6], the inputs of a tile
-///   Z = A·gy·Aᵀ   gy [4, 4], the gradient of its outputs
-///   U = G·w·Gᵀ    w [3, 3], taps
+///   V(x) = Bᵀ·x·B   x [6, 6], a tile with what its outputs read beyond it
+///   Z(x) = A·x·Aᵀ   x [4, 4], the tile alone
+///   U(w) = G·w·Gᵀ   w [3, 3], taps
 ///
-/// the passes are products of numbers per slot instead of products of complex numbers per frequency:
+/// the passes are products of numbers per slot instead of products of complex numbers per frequency. With w' for
+/// the taps rotated by half a turn, which padding of 1 leaves in place:
 ///
-///   y = Aᵀ·(V ∘ U)·A,    gx = B·(Z ∘ U)·Bᵀ,    gw = Gᵀ·(V ∘ Z)·G
+///   y = Aᵀ·(V(x) ∘ U(w))·A,    gx = Aᵀ·(V(gy) ∘ U(w'))·A,    gw' = Gᵀ·(V(gy) ∘ Z(x))·G
 ///
-/// The points are 0, ±5/8, ±3/2 and infinity. All entries of A and B are exact in fp32. Errors relative to the
-/// length of the result, of random operands with 48 channels, for forward, data and weight gradient, in 1e-7:
+/// So each place of gx is rounded once, also in bf16. The points are 0, ±5/8, ±3/2 and infinity. All entries of A
+/// and B are exact in fp32. Errors relative to the length of the result, of random operands with 48 channels, for the
+/// forward pass and for the weight gradient, in 1e-7 (outputs of a ReLU, whose values have one sign, add up in Z, and
+/// the weight gradient's error is 5 times that of oneDNN's kernels):
 ///
-///   direct sums          2.5   2.9   5.1
-///   0, ±5/8, ±3/2        5.3   6.9   7.6
-///   0, ±3/4, ±3/2        5.7   7.3   7.9
-///   0, ±1, 1/2, −2       7.6  10.0  11.0
-///   0, ±1, ±2           11.6  15.0  17.3
+///   direct sums          2.5   5.1
+///   0, ±5/8, ±3/2        5.3   7.6
+///   0, ±3/4, ±3/2        5.7   7.9
+///   0, ±1, 1/2, −2       7.6  11.0
+///   0, ±1, ±2           11.6  17.3
 namespace cifar_mpi::cpu::fft {
 
 /// Along one side: `kSide` values and the values of their polynomial at six points.
@@ -33,8 +36,9 @@ struct WinogradPoints {
   static constexpr float a2 = a * a, b2 = b * b, sum = a2 + b2, product = a2 * b2;
 };
 
-/// The inputs of a tile.
+/// A tile with what it reaches.
 struct WinogradReach : WinogradPoints {
+  static constexpr bool kInverts = false;
   static constexpr int kSide = 6;
   static constexpr int kBefore = 1;  ///< places before the tile
 
@@ -50,22 +54,11 @@ struct WinogradReach : WinogradPoints {
     to[4] = even_b - b * odd_b;
     to[5] = x[5] - sum * x[3] + product * x[1];
   }
-  /// B·v
-  template <class V>
-  [[gnu::always_inline]] static void inverse(const V* v, V* to) {
-    const V even_a = v[1] + v[2], odd_a = a * (v[1] - v[2]);
-    const V even_b = v[3] + v[4], odd_b = b * (v[3] - v[4]);
-    to[0] = product * v[0];
-    to[1] = product * v[5] - b2 * odd_a - a2 * odd_b;
-    to[2] = -(sum * v[0]) - b2 * even_a - a2 * even_b;
-    to[3] = odd_a + odd_b - sum * v[5];
-    to[4] = v[0] + even_a + even_b;
-    to[5] = v[5];
-  }
 };
 
-/// The outputs of a tile.
+/// A tile alone.
 struct WinogradTile : WinogradPoints {
+  static constexpr bool kInverts = true;
   static constexpr int kSide = 4;
   static constexpr int kBefore = 0;
 
@@ -95,6 +88,7 @@ struct WinogradTile : WinogradPoints {
 
 /// Taps.
 struct WinogradTaps : WinogradPoints {
+  static constexpr bool kInverts = true;
   static constexpr int kSide = 3;
   static constexpr int kBefore = 0;
   static constexpr float at_0 = 1.0f / product;  ///< one over the product of the distances to other points
