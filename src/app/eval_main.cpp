@@ -267,7 +267,10 @@ InputFile open_asked(const EvalOptions& options, const comm::World& world, Direc
 /// Writes the checkpoint's network and weights as ONNX; rank 0 alone. Needs no dataset.
 void export_onnx(const EvalOptions& options, const comm::World& world, const Log& log) {
   world.together([&] {
-    if (world.rank() == 0) app::prepare_output(options.export_onnx, options.force);
+    if (world.rank() != 0) return;
+    require_like_or_nothing(options.export_onnx, app::onnx_begin(), "a model of cifar_mpi_eval",
+                            "--export-onnx");
+    app::prepare_output(options.export_onnx, options.force);
   });
   Directory run;
   const InputFile file = open_asked(options, world, run);
@@ -398,7 +401,7 @@ int main(int argc, char** argv) {
     onnx->excludes(other);
   cli.add_flag("--other-classes", options.config.other_classes,
                "Accept a dataset whose classes have other names");
-  cli.add_flag("--force", options.force, "Overwrite the files of --predictions and --export-onnx");
+  cli.add_flag("--force", options.force, "Overwrite earlier results of --predictions or --export-onnx");
   cli.add_option("--interval", options.interval_s, "Seconds between two searches with --watch")
       ->needs(watch)
       ->check(app::number(0.05, 86400.0))

@@ -87,7 +87,7 @@ void add_options(CLI::App& app, PackOptions& options) {
       ->type_name("FILE")
       ->check(not_empty())
       ->required();
-  app.add_flag("--force", options.force, "Overwrite the file of --out");
+  app.add_flag("--force", options.force, "Overwrite the dataset of --out");
   app.add_option("--limit", options.limit, "Keep the first N training and max(1, N/5) test images")
       ->type_name("N")
       ->check(number(std::uint64_t{1}, kMaxSamples));
