@@ -251,8 +251,7 @@ void add_step(CLI::App& app, StepOptions& options) {
   app.add_option("--seconds", options.config.round_s, "Seconds of steps per round")
       ->check(app::number(0.001, 3600.0))
       ->capture_default_str();
-  app.add_option("--json", options.json, "File to write as well: one object per batch size")
-      ->check(app::not_empty());
+  app.add_option("--json", options.json, "File to write as well: one object per batch size");
 }
 
 }  // namespace

@@ -358,7 +358,6 @@ int main(int argc, char** argv) {
                "cifar_mpi_eval");
   EvalOptions options;
   cli.add_option("checkpoint", options.checkpoint, "Checkpoint, or run directory for its newest one")
-      ->check(app::not_empty())
       ->capture_default_str();
   cli.add_option("--data", options.config.data, "Dataset file [the run's, $CIFAR_MPI_DATA, data/cifar10.h5]");
   cli.add_option("--weights", options.weights, "Moving averages of the weights (ema), or the weights")
@@ -383,22 +382,17 @@ int main(int argc, char** argv) {
                                    "Evaluate each new checkpoint of a run directory until interrupted");
   auto* const predict = cli.add_option("--predict", options.predict, "Classify PNG and JPEG files instead")
                             ->option_text("IMAGE...")
-                            ->check(app::not_empty())
                             ->excludes(watch);
   cli.add_option("--predictions", options.predictions,
                  "Also write the logits of all test images, .csv or .h5")
       ->option_text("FILE")
-      ->check(app::not_empty())
       ->excludes(watch)
       ->excludes(predict);
   cli.add_flag("--json", options.json, "Print the result as one JSON object");
   auto* const onnx =
       cli.add_option("--export-onnx", options.export_onnx, "Write the network as an ONNX model instead")
-          ->option_text("FILE")
-          ->check(app::not_empty());
-  for (const std::string other : {"--watch", "--predict", "--predictions", "--device", "--precision",
-                                  "--threads", "--batch-size", "--views", "--json"})
-    onnx->excludes(other);
+          ->option_text("FILE");
+  for (const std::string other : {"--watch", "--predict", "--predictions"}) onnx->excludes(other);
   cli.add_flag("--other-classes", options.config.other_classes,
                "Accept a dataset whose classes have other names");
   cli.add_flag("--force", options.force, "Overwrite earlier results of --predictions or --export-onnx");

@@ -143,9 +143,17 @@ std::string similar_option(const CLI::App& app, const std::string& word, const C
 void refuse_wrong_values(const CLI::App& app, int argc, const char* const* argv) {
   std::string name;
   const CLI::Option* option = nullptr;
+  bool only_words = false;
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
-    if (word == "--") return;
+    if (word.empty()) {
+      const bool is_value = !only_words && option != nullptr && !is_flag(*option);
+      throw Error(ErrorKind::usage,
+                  concat(is_value ? name + " has an empty value" : "a word of the command line is empty",
+                         ", as from an unset variable; give one, or leave it out"));
+    }
+    only_words = only_words || word == "--";
+    if (only_words) continue;
     const bool is_option = word.starts_with("--");
     const std::size_t equals = is_option ? word.find('=') : word.npos;
     if (is_option) {
