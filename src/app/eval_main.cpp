@@ -2,7 +2,10 @@
 #include <atomic>
 #include <chrono>
 #include <filesystem>
+#include <iterator>
+#include <limits>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -145,7 +148,8 @@ class Follower {
   explicit Follower(std::string run_dir) : run_dir_(std::move(run_dir)) {}
 
   /// The step of the first checkpoint after the one evaluated last; if there is none and that one is gone, of the newest, since
-  /// the run may have been started anew. Reopens the directory, which may not have existed.
+  /// the run may have been started anew. Before the first evaluation, that of the newest which can be read. Reopens the
+  /// directory, which may not have existed.
   std::optional<std::uint64_t> look() {
     std::vector<std::uint64_t> steps;
     try {
@@ -155,31 +159,40 @@ class Follower {
     }
     if (steps.empty()) return std::nullopt;
     newest_ = steps.back();
-    const auto next = evaluated_ ? std::upper_bound(steps.begin(), steps.end(), *evaluated_) : steps.end();
+    if (!evaluated_) {
+      const auto end = std::lower_bound(steps.begin(), steps.end(), below_);
+      return end == steps.begin() ? newest_ : *std::prev(end);
+    }
+    const auto next = std::upper_bound(steps.begin(), steps.end(), *evaluated_);
     if (next != steps.end()) return *next;
     return newest_ == evaluated_ ? std::nullopt : std::optional(newest_);
   }
   /// As opened for the last check.
+    if (newest_ != steps.back()) below_ = kAny;
   const Directory& run() const { return run_; }
   void note_evaluated(std::uint64_t step) { evaluated_ = step; }
-  /// Warns, once per file of this name, that it could not be read. The newest one remains the next one: it may not be
-  /// visible on a node yet, or may be rewritten.
+  /// Warns, once per file of this name, that it could not be read. The newest one is tried again: it may not be visible on
+  /// a node yet, or may be rewritten. Before the first evaluation the one before it is tried first.
   void note_unreadable(std::uint64_t step, const std::string& why, const Log& log) {
     if (!run_) return;
-    const Version version{step, run::open_checkpoint(run_, step).modified_s()};
-    if (version != reported_) log.warn(concat("skipping a checkpoint that cannot be read: ", why));
-    reported_ = version;
-    if (step != newest_) evaluated_ = step;
+    if (reported_.emplace(step, run::open_checkpoint(run_, step).modified_s()).second)
+      log.warn(concat("skipping a checkpoint that cannot be read: ", why));
+    if (!evaluated_) {
+      below_ = step;
+    } else if (step != newest_) {
+      evaluated_ = step;
+    }
   }
 
  private:
-  using Version = std::pair<std::optional<std::uint64_t>, double>;
+  static constexpr std::uint64_t kAny = std::numeric_limits<std::uint64_t>::max();
 
   std::string run_dir_;
   Directory run_;
   std::optional<std::uint64_t> evaluated_;
   std::uint64_t newest_ = 0;
-  Version reported_;
+  std::uint64_t below_ = kAny;  ///< before the first evaluation: this one and later ones could not be read
+  std::set<std::pair<std::uint64_t, double>> reported_;  ///< step and time of each file
 };
 
 /// Rank 0's answer on all ranks: the next step.

@@ -265,6 +265,19 @@ TEST_F(Programs, GoOnFollowingARunBehindADamagedCheckpoint) {
   EXPECT_EQ(count_lines_with(outcome.output, "step_000000003.h5: step 3"), 1) << outcome.output;
 }
 
+TEST_F(Programs, BeginFollowingARunBeforeItsDamagedCheckpoints) {
+  ASSERT_EQ(mpirun(1, kTrain + small("hurt_end") + " --steps 4 --checkpoint-every 1").code, 0);
+  for (const char* step : {"3", "4"})
+    std::filesystem::resize_file(file("hurt_end/checkpoints/step_00000000") + step + ".h5", 100);
+  const Outcome outcome =
+      follow(kEval + data() + " --watch .", file("hurt_end"), "await said precision; sleep 0.5");
+  EXPECT_EQ(outcome.code, 0) << outcome.output;
+  EXPECT_EQ(count_lines_with(outcome.output, "skipping a checkpoint that cannot be read: "), 2)
+      << outcome.output;
+  EXPECT_EQ(count_lines_with(outcome.output, "precision @ 1 = "), 1) << outcome.output;
+  EXPECT_EQ(count_lines_with(outcome.output, "step_000000002.h5: step 2"), 1) << outcome.output;
+}
+
 TEST_F(Programs, GoOnFollowingARunThatOneRankSeesLater) {
   ASSERT_EQ(mpirun(1, kTrain + small("near/run")).code, 0);
   std::filesystem::create_directory(file("far"));
