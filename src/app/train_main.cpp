@@ -102,7 +102,11 @@ int run_training(comm::World& world, config::TrainConfig config, const app::Plac
       app::check_collective(config.all_reduce, device.is_cuda, device.sentence);
     });
     const Log log(world.rank());
-    log.info(device.sentence);
+    if (device.leaves_gpus) {
+      log.warn(device.sentence);
+    } else {
+      log.info(device.sentence);
+    }
     if (device.check) device.check->heart = &watchdog.heart();
     app::name_sources(sources, [&] {
       session.emplace(std::move(config), directory->directory(), world, log, device.platform, requests,
