@@ -159,7 +159,7 @@ void Loop::run(const std::string& last_end) {
     conclude(early);
     write_event(report::RunEventKind::end, early ? patience_.text() : "");
     log_summary(plan_, *s_.device.backend, view_,
-                launches_.pace().in_step() ? "no step was sampled; train more steps"
+                launches_.pace().in_step() ? report::kNoSample
                                            : "workers are in different steps at a time, so none is sampled");
   } catch (const comm::AgreedError& error) {
     const bool stopped = error.kind() == ErrorKind::stopped;

@@ -22,9 +22,9 @@ TEST_F(Programs, TrainEvaluateAndResume) {
         "; --global-batch 8 keeps the batch, the steps and the accuracy of one rank"})
     EXPECT_NE(trained.output.find(part), std::string::npos) << trained.output;
 
-  EXPECT_NE(trained.output.find(
-                "\nno verdict: no step was sampled; train more steps\nto see more:\n  cifar_mpi_report " +
-                file("first") + "\n"),
+  EXPECT_NE(trained.output.find("\nno verdict: no step was sampled; train more steps: ten per epoch are "
+                                "sampled, at least ten steps apart\nto see more:\n  cifar_mpi_report " +
+                                file("first") + "\n"),
             std::string::npos)
       << trained.output;
 

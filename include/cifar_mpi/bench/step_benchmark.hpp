@@ -89,4 +89,8 @@ using MeasureLimits =
 StepBenchmark benchmark_step(const StepBenchmarkConfig& config, const comm::World& world,
                              const comm::PlatformFactory& make_platform, const MeasureLimits& measure_limits);
 
+/// A sentence about exposed_s beside the time of the blocking all-reduces, in a unit of which a second has
+/// `per_second`.
+std::string exposed_text(const StepBenchmark& result, const char* unit, double per_second);
+
 }  // namespace cifar_mpi::bench
