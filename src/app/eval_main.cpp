@@ -105,8 +105,14 @@ std::string dataset_of_run(const std::string& run_dir) {
 }
 
 /// Throws Error{usage} for options that have no effect with the others.
-void refuse_unused(const EvalOptions& options) {
+void refuse_unused(const CLI::App& cli, const EvalOptions& options) {
   const bool exports = !options.export_onnx.empty();
+  for (const std::string other :
+       {"--device", "--precision", "--threads", "--batch-size", "--views", "--json"}) {
+    if (exports && cli.get_option(other)->count() > 0)
+      throw Error(ErrorKind::usage,
+                  concat(other, " is for evaluations, but --export-onnx makes none; leave it out"));
+  }
   if (options.force && !exports && options.predictions.empty())
     throw Error(
         ErrorKind::usage,
@@ -158,6 +164,7 @@ class Follower {
     } catch (const Error&) {  // the file system may come back
     }
     if (steps.empty()) return std::nullopt;
+    if (newest_ != steps.back()) below_ = kAny;
     newest_ = steps.back();
     if (!evaluated_) {
       const auto end = std::lower_bound(steps.begin(), steps.end(), below_);
@@ -168,7 +175,6 @@ class Follower {
     return newest_ == evaluated_ ? std::nullopt : std::optional(newest_);
   }
   /// As opened for the last check.
-    if (newest_ != steps.back()) below_ = kAny;
   const Directory& run() const { return run_; }
   void note_evaluated(std::uint64_t step) { evaluated_ = step; }
   /// Warns, once per file of this name, that it could not be read. The newest one is tried again: it may not be visible on
@@ -421,7 +427,7 @@ int main(int argc, char** argv) {
                 "Examples:\n  mpirun -np 2 cifar_mpi_eval runs/tutorial\n"
                 "  cifar_mpi_eval --weights raw runs/tutorial/checkpoints/latest\n"
                 "  cifar_mpi_eval runs/tutorial --predict cat.png dog.jpg\n");
-  if (const auto code = app::parse(cli, argc, argv, [&] { refuse_unused(options); })) return *code;
+  if (const auto code = app::parse(cli, argc, argv, [&] { refuse_unused(cli, options); })) return *code;
   options.config.weights = options.weights == "raw" ? evaluation::Weights::raw : evaluation::Weights::ema;
   options.config.precision = find_name<engine::Precision>(options.precision).value();
   const int code =

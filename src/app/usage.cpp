@@ -183,8 +183,9 @@ std::string explain(const CLI::ParseError& error, const CLI::App& app) {
     const std::string missing = what_is_missing(app);
     return missing.empty() ? text : missing + example_of(app);
   }
-  if (is<CLI::RequiresError>(error)) return reworded(text, " requires ", " needs ");
-  if (is<CLI::ExcludesError>(error)) return reworded(text, " excludes ", " cannot be combined with ");
+  if (is<CLI::RequiresError>(error)) return reworded(text, " requires ", " needs ") + "; add it";
+  if (is<CLI::ExcludesError>(error))
+    return reworded(text, " excludes ", " cannot be combined with ") + "; leave one of them out";
   const bool cut_off =
       is<CLI::ArgumentMismatch>(error) && text.ends_with(" missing");  // "--lr: 1 required X missing"
   return cut_off ? concat(text.substr(0, text.find(':')), " has no value") : text;

@@ -125,7 +125,8 @@ TEST_F(Programs, RefuseOptionsOfEvaluationThatHaveNoEffect) {
     expect_refusal(run_command(eval + task + " --interval 2"), 2, "--interval needs --watch");
   for (const std::string option : {" --device cpu", " --precision fp32", " --threads 1", " --batch-size 8"})
     expect_refusal(run_command(eval + option + " --export-onnx a.onnx"), 2,
-                   option.substr(1, option.find(' ', 1) - 1));
+                   option.substr(1, option.find(' ', 1) - 1) +
+                       " is for evaluations, but --export-onnx makes none; leave it out");
   for (const std::string task : {"", " --predict a.png", " --watch"})
     expect_refusal(run_command(eval + task + " --force"), 2,
                    "--force works only with --predictions or --export");
