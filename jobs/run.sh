@@ -259,7 +259,7 @@ train "${own_options[@]}" "$@"
 [[ " $* " = *' --self-check only '* ]] || write_report
 case $code in
   0) rm -f "$run_dir/starts_without_progress"; stop 0 "done." ;;
-  75) say "stopped on request: $sentence"; go_on_later ;;
+  75) say "code 75: $sentence"; go_on_later ;;
   1 | 2 | 3 | 4 | 5 | 6 | 8 | 9 | 10) stop "$code" "code $code, not starting again: $sentence" ;;
   *) say "code $code: $sentence"; go_on_after_failure ;;
 esac

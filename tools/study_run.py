@@ -34,7 +34,7 @@ class Study:
 
     def __init__(self, args):
         self.args, self.lines, self.lock, self.numbers = args, [], threading.RLock(), itertools.count()
-        self.launcher, self.lost = Launcher(args), set()
+        self.launcher, self.lost, self.made = Launcher(args), set(), []
         self.trained = set()  # seeds of this start and of earlier ones
         self.raw = os.path.join(args.out, "raw.jsonl")
         settings = {name: getattr(args, name) for name in SETTINGS}
@@ -56,6 +56,12 @@ class Study:
 
     def hold(self):
         """Makes raw.jsonl, and keeps other studies out of the folder until this one ends."""
+        if os.path.exists(self.args.out) and not os.path.isdir(self.args.out):
+            fail(f"--out {self.args.out} is a file; name a folder, which may be new")
+        folder = self.args.out
+        while not os.path.exists(folder):
+            self.made.append(folder)
+            folder = os.path.dirname(folder)
         try:
             os.makedirs(self.args.out, exist_ok=True)
             self.held = open(self.raw, "a", encoding="utf-8")
@@ -67,6 +73,14 @@ class Study:
             fail(f"another study is measuring in {self.args.out}; wait until it ends, or name another folder with --out")
         except OSError:
             note("this file system has no locks, so do not start two studies in one folder")
+
+    def leave_nothing(self):
+        """Removes what a study without a result has made."""
+        if not any("result" in line for line in self.lines):
+            os.unlink(self.raw)
+            with contextlib.suppress(OSError):  # others may have put files there
+                for folder in self.made:
+                    os.rmdir(folder)
 
     def append(self, line):
         with self.lock, open(self.raw, "a", encoding="utf-8") as file:
@@ -103,6 +117,7 @@ class Study:
             line["result"] = read(self.launcher.run(hosts, program, per_node, self.budget.limit_s(turn, usual_s)))
         except (Failed, OSError, ValueError, KeyError, IndexError, StopIteration, ZeroDivisionError) as error:
             if getattr(error, "status", 1) == 2:
+                self.leave_nothing()
                 fail(f"{key} cannot start: {error}")
             limit_s = getattr(error, "limit_s", None)
             if turn > 0 and limit_s is not None and limit_s < usual_s:

@@ -58,11 +58,7 @@ void print_exchange(const Log& log, const bench::StepBenchmark& b, const Unit& u
   row("no all-reduce", b.alone_s);
   row("blocking", b.blocking_s);
   row("exposed", b.exposed_s);
-  const double blocking = b.blocking_s.median - b.alone_s.median;
-  log.info(
-      fmt::format("exposed communication: {:.3f} {}, {:.0f} % of the blocking all-reduce ({:.3f} {}; {})",
-                  unit.per_second * b.exposed_s.median, unit.name, 100.0 * b.exposed_s.median / blocking,
-                  unit.per_second * blocking, unit.name, b.all_reduce));
+  log.info(bench::exposed_text(b, unit.name, unit.per_second));
 }
 
 void print_limit(const Log& log, const bench::StepBenchmark& b, const Unit& unit) {
@@ -251,8 +247,7 @@ void add_step(CLI::App& app, StepOptions& options) {
   app.add_option("--seconds", options.config.round_s, "Seconds of steps per round")
       ->check(app::number(0.001, 3600.0))
       ->capture_default_str();
-  app.add_option("--json", options.json, "File to write as well: one object per batch size")
-      ->check(app::not_empty());
+  app.add_option("--json", options.json, "File to write as well: one object per batch size");
 }
 
 }  // namespace

@@ -58,7 +58,6 @@ void add_ways(CLI::App& app, WaysOptions& options) {
   add_bucket_mib(app, options.config.bucket_mib);
   app.add_option("--record", options.config.record,
                  "Folder for the timeline of a single way without servers, for cifar_mpi_report --forecast")
-      ->check(not_empty())
       ->type_name("DIR");
 }
 

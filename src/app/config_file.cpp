@@ -10,7 +10,6 @@
 #include "app/help.hpp"
 #include "app/toml.hpp"
 #include "app/usage.hpp"
-#include "app/values.hpp"
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/input_file.hpp"
 #include "cifar_mpi/base/text.hpp"
@@ -174,7 +173,6 @@ void add_config(CLI::App& app) {
   app.add_option_function<std::string>(
          kOption, [](const std::string&) {}, "File of lines key = value (TOML); options override it")
       ->type_name("FILE")
-      ->check(not_empty())
       ->configurable(false);
 }
 

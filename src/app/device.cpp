@@ -118,7 +118,7 @@ std::string batch_system() {
 
 bool takes_cuda(const std::string& device) {
   if (device != "auto") return device == "cuda";
-  return cuda::unusable().empty() && !cpu::unusable().empty();
+  return !cpu::unusable().empty() && cuda::unusable().empty();
 }
 
 comm::PlatformFactory platform_for(const std::string& device) {
@@ -127,7 +127,7 @@ comm::PlatformFactory platform_for(const std::string& device) {
 }
 
 RunDevice choose_device(const config::TrainConfig& config, const comm::World& world) {
-  RunDevice cpu{cpu_platform, {}, "device: cpu, as requested", false};
+  RunDevice cpu{cpu_platform, {}, "device: cpu, as requested"};
   if (config.device == "cpu") return cpu;
   if (config.device == "cuda") return {cuda_platform, self_check(true), "device: cuda, as requested", true};
   if (config.conv == engine::ConvMethod::fft || config.conv == engine::ConvMethod::winograd) {
@@ -149,7 +149,8 @@ RunDevice choose_device(const config::TrainConfig& config, const comm::World& wo
   if (some)
     why += concat(" (on rank ", unable.rank, ", host ", world.hosts()[static_cast<std::size_t>(unable.rank)],
                   ')');
-  if (world.any(computes && gpus_stay_idle()) && !batch_system().empty()) {
+  cpu.leaves_gpus = world.any(computes && gpus_stay_idle());
+  if (cpu.leaves_gpus && !batch_system().empty()) {
     throw comm::AgreedError(ErrorKind::device,
                             concat("CUDA cannot be used: ", why, "; this ", batch_system(),
                                    " job has GPUs, and --device cpu leaves them idle on purpose"));

@@ -22,6 +22,7 @@ struct RunDevice {
   std::optional<selfcheck::SelfCheck> check;  ///< of a GPU
   std::string sentence;                       ///< which device it is, and why
   bool is_cuda = false;
+  bool leaves_gpus = false;  ///< there are GPUs, but they cannot be used
 };
 
 /// `auto` uses GPUs, which must then pass a self-check, if every rank can have one, and otherwise the CPU.

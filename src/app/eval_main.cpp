@@ -2,7 +2,10 @@
 #include <atomic>
 #include <chrono>
 #include <filesystem>
+#include <iterator>
+#include <limits>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -102,8 +105,14 @@ std::string dataset_of_run(const std::string& run_dir) {
 }
 
 /// Throws Error{usage} for options that have no effect with the others.
-void refuse_unused(const EvalOptions& options) {
+void refuse_unused(const CLI::App& cli, const EvalOptions& options) {
   const bool exports = !options.export_onnx.empty();
+  for (const std::string other :
+       {"--device", "--precision", "--threads", "--batch-size", "--views", "--json"}) {
+    if (exports && cli.get_option(other)->count() > 0)
+      throw Error(ErrorKind::usage,
+                  concat(other, " is for evaluations, but --export-onnx makes none; leave it out"));
+  }
   if (options.force && !exports && options.predictions.empty())
     throw Error(
         ErrorKind::usage,
@@ -145,7 +154,8 @@ class Follower {
   explicit Follower(std::string run_dir) : run_dir_(std::move(run_dir)) {}
 
   /// The step of the first checkpoint after the one evaluated last; if there is none and that one is gone, of the newest, since
-  /// the run may have been started anew. Reopens the directory, which may not have existed.
+  /// the run may have been started anew. Before the first evaluation, that of the newest which can be read. Reopens the
+  /// directory, which may not have existed.
   std::optional<std::uint64_t> look() {
     std::vector<std::uint64_t> steps;
     try {
@@ -154,32 +164,41 @@ class Follower {
     } catch (const Error&) {  // the file system may come back
     }
     if (steps.empty()) return std::nullopt;
+    if (newest_ != steps.back()) below_ = kAny;
     newest_ = steps.back();
-    const auto next = evaluated_ ? std::upper_bound(steps.begin(), steps.end(), *evaluated_) : steps.end();
+    if (!evaluated_) {
+      const auto end = std::lower_bound(steps.begin(), steps.end(), below_);
+      return end == steps.begin() ? newest_ : *std::prev(end);
+    }
+    const auto next = std::upper_bound(steps.begin(), steps.end(), *evaluated_);
     if (next != steps.end()) return *next;
     return newest_ == evaluated_ ? std::nullopt : std::optional(newest_);
   }
   /// As opened for the last check.
   const Directory& run() const { return run_; }
   void note_evaluated(std::uint64_t step) { evaluated_ = step; }
-  /// Warns, once per file of this name, that it could not be read. The newest one remains the next one: it may not be
-  /// visible on a node yet, or may be rewritten.
+  /// Warns, once per file of this name, that it could not be read. The newest one is tried again: it may not be visible on
+  /// a node yet, or may be rewritten. Before the first evaluation the one before it is tried first.
   void note_unreadable(std::uint64_t step, const std::string& why, const Log& log) {
     if (!run_) return;
-    const Version version{step, run::open_checkpoint(run_, step).modified_s()};
-    if (version != reported_) log.warn(concat("skipping a checkpoint that cannot be read: ", why));
-    reported_ = version;
-    if (step != newest_) evaluated_ = step;
+    if (reported_.emplace(step, run::open_checkpoint(run_, step).modified_s()).second)
+      log.warn(concat("skipping a checkpoint that cannot be read: ", why));
+    if (!evaluated_) {
+      below_ = step;
+    } else if (step != newest_) {
+      evaluated_ = step;
+    }
   }
 
  private:
-  using Version = std::pair<std::optional<std::uint64_t>, double>;
+  static constexpr std::uint64_t kAny = std::numeric_limits<std::uint64_t>::max();
 
   std::string run_dir_;
   Directory run_;
   std::optional<std::uint64_t> evaluated_;
   std::uint64_t newest_ = 0;
-  Version reported_;
+  std::uint64_t below_ = kAny;  ///< before the first evaluation: this one and later ones could not be read
+  std::set<std::pair<std::uint64_t, double>> reported_;  ///< step and time of each file
 };
 
 /// Rank 0's answer on all ranks: the next step.
@@ -267,7 +286,10 @@ InputFile open_asked(const EvalOptions& options, const comm::World& world, Direc
 /// Writes the checkpoint's network and weights as ONNX; rank 0 alone. Needs no dataset.
 void export_onnx(const EvalOptions& options, const comm::World& world, const Log& log) {
   world.together([&] {
-    if (world.rank() == 0) app::prepare_output(options.export_onnx, options.force);
+    if (world.rank() != 0) return;
+    require_like_or_nothing(options.export_onnx, app::onnx_begin(), "a model of cifar_mpi_eval",
+                            "--export-onnx");
+    app::prepare_output(options.export_onnx, options.force);
   });
   Directory run;
   const InputFile file = open_asked(options, world, run);
@@ -355,7 +377,6 @@ int main(int argc, char** argv) {
                "cifar_mpi_eval");
   EvalOptions options;
   cli.add_option("checkpoint", options.checkpoint, "Checkpoint, or run directory for its newest one")
-      ->check(app::not_empty())
       ->capture_default_str();
   cli.add_option("--data", options.config.data, "Dataset file [the run's, $CIFAR_MPI_DATA, data/cifar10.h5]");
   cli.add_option("--weights", options.weights, "Moving averages of the weights (ema), or the weights")
@@ -380,25 +401,20 @@ int main(int argc, char** argv) {
                                    "Evaluate each new checkpoint of a run directory until interrupted");
   auto* const predict = cli.add_option("--predict", options.predict, "Classify PNG and JPEG files instead")
                             ->option_text("IMAGE...")
-                            ->check(app::not_empty())
                             ->excludes(watch);
   cli.add_option("--predictions", options.predictions,
                  "Also write the logits of all test images, .csv or .h5")
       ->option_text("FILE")
-      ->check(app::not_empty())
       ->excludes(watch)
       ->excludes(predict);
   cli.add_flag("--json", options.json, "Print the result as one JSON object");
   auto* const onnx =
       cli.add_option("--export-onnx", options.export_onnx, "Write the network as an ONNX model instead")
-          ->option_text("FILE")
-          ->check(app::not_empty());
-  for (const std::string other : {"--watch", "--predict", "--predictions", "--device", "--precision",
-                                  "--threads", "--batch-size", "--views", "--json"})
-    onnx->excludes(other);
+          ->option_text("FILE");
+  for (const std::string other : {"--watch", "--predict", "--predictions"}) onnx->excludes(other);
   cli.add_flag("--other-classes", options.config.other_classes,
                "Accept a dataset whose classes have other names");
-  cli.add_flag("--force", options.force, "Overwrite the files of --predictions and --export-onnx");
+  cli.add_flag("--force", options.force, "Overwrite earlier results of --predictions or --export-onnx");
   cli.add_option("--interval", options.interval_s, "Seconds between two searches with --watch")
       ->needs(watch)
       ->check(app::number(0.05, 86400.0))
@@ -411,7 +427,7 @@ int main(int argc, char** argv) {
                 "Examples:\n  mpirun -np 2 cifar_mpi_eval runs/tutorial\n"
                 "  cifar_mpi_eval --weights raw runs/tutorial/checkpoints/latest\n"
                 "  cifar_mpi_eval runs/tutorial --predict cat.png dog.jpg\n");
-  if (const auto code = app::parse(cli, argc, argv, [&] { refuse_unused(options); })) return *code;
+  if (const auto code = app::parse(cli, argc, argv, [&] { refuse_unused(cli, options); })) return *code;
   options.config.weights = options.weights == "raw" ? evaluation::Weights::raw : evaluation::Weights::ema;
   options.config.precision = find_name<engine::Precision>(options.precision).value();
   const int code =

@@ -18,6 +18,9 @@ namespace {
 
 using evaluation::Evaluation;
 
+constexpr const char* kPredictionsFormat = "cifar_mpi predictions";
+constexpr std::string_view kCsvBegins = "index,label,class,predicted_label,predicted_class,probability";
+
 /// Classes and probabilities of one image.
 struct Prediction {
   std::size_t label = 0;  ///< with the largest logit, the first of equals
@@ -115,7 +118,7 @@ std::string csv_field(const std::string& text) {
 
 std::string predictions_csv(const Evaluation& evaluation, const std::vector<std::uint8_t>& labels,
                             const std::vector<std::string>& files) {
-  std::string text = "index,label,class,predicted_label,predicted_class,probability";
+  std::string text(kCsvBegins);
   for (std::size_t j = 0; j < evaluation.label_names.size(); ++j) text += concat(",logit_", j);
   text += files.empty() ? "\n" : ",file\n";
   for (std::size_t i = 0; i < labels.size(); ++i) {
@@ -137,7 +140,7 @@ void write_hdf5(const std::string& path, const EvaluatedCheckpoint& checkpoint, 
   for (std::size_t i = 0; i < labels.size(); ++i)
     predictions.push_back(static_cast<std::uint8_t>(Prediction(logits_of(evaluation, i)).label));
   hdf5::Writer file;
-  file.attribute("/", "format", "cifar_mpi predictions");
+  file.attribute("/", "format", kPredictionsFormat);
   file.attribute("/", "version", 1);
   file.attribute("/", "checkpoint", checkpoint.path);
   file.attribute("/", "step", evaluation.step);
@@ -231,10 +234,17 @@ std::string predictions_json(const EvaluatedCheckpoint& checkpoint, const Predic
 }
 
 void check_predictions_file(const std::string& path, bool force) {
-  if (!path.ends_with(".csv") && !path.ends_with(".h5"))
+  constexpr const char* kWhat = "a file of predictions";
+  constexpr const char* kOption = "--predictions";
+  if (path.ends_with(".h5")) {
+    hdf5::require_like_or_nothing(path, kPredictionsFormat, kWhat, kOption);
+  } else if (path.ends_with(".csv")) {
+    require_like_or_nothing(path, kCsvBegins, kWhat, kOption);
+  } else {
     throw Error(
         ErrorKind::usage,
         concat("--predictions ", path, ": the name says in which format to write; end it with .csv or .h5"));
+  }
   prepare_output(path, force);
 }
 

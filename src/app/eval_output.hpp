@@ -35,7 +35,8 @@ std::string evaluation_json(const EvaluatedCheckpoint& checkpoint, const evaluat
 std::string predictions_json(const EvaluatedCheckpoint& checkpoint, const PredictedImages& images,
                              const evaluation::Evaluation& evaluation);
 
-/// Throws Error{usage} unless the name ends with .csv or .h5; then as prepare_output.
+/// Throws Error{usage} unless the name ends with .csv or .h5, and if there is another file than such predictions; then as
+/// prepare_output.
 void check_predictions_file(const std::string& path, bool force);
 /// Writes the predictions of a whole split as CSV or HDF5, with the label and the file of each image; `files` may be empty.
 /// Throws Error{io}.

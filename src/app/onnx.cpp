@@ -258,13 +258,15 @@ class Graph {
 
 }  // namespace
 
+std::string onnx_begin() { return Message().number(1, kIrVersion).bytes(2, "cifar_mpi").text(); }
+
 std::string onnx_model(const evaluation::Network& network, const std::vector<run::NamedTensor>& tensors,
                        const std::vector<std::pair<std::string, std::string>>& properties) {
   Message model;
-  model.number(1, kIrVersion).bytes(2, "cifar_mpi").bytes(3, version());
+  model.bytes(3, version());
   model.message(7, Graph(network, tensors).message()).message(8, Message().number(2, kOperatorSet));
   for (const auto& [key, value] : properties) model.message(14, Message().bytes(1, key).bytes(2, value));
-  return model.text();
+  return onnx_begin() + model.text();
 }
 
 }  // namespace cifar_mpi::app

@@ -18,5 +18,7 @@ namespace cifar_mpi::app {
 /// convolutions that cover their whole input, so every value but the outputs is NCHW.
 std::string onnx_model(const evaluation::Network& network, const std::vector<run::NamedTensor>& tensors,
                        const std::vector<std::pair<std::string, std::string>>& properties);
+/// How each of these files begins.
+std::string onnx_begin();
 
 }  // namespace cifar_mpi::app

@@ -20,6 +20,7 @@
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/data/dataset.hpp"
 #include "cifar_mpi/data/image_folder.hpp"
+#include "hdf5/hdf5.hpp"
 
 /// cifar_mpi_pack: writes a dataset file from the official binary files, PNG strips, folders of images, or
 /// synthetic images.
@@ -206,6 +207,7 @@ void warn_of_untested(const Loaded& set) {
 
 void pack(const PackOptions& options) {
   const double start = steady_seconds();
+  hdf5::require_like_or_nothing(options.out, data::kDatasetFormat, "a dataset", "--out");
   app::prepare_output(options.out, options.force);
   Loaded set = load(options);
   if (!options.to_binary.empty()) {

@@ -19,22 +19,21 @@ void add_cifar_options(CLI::App& app, CLI::Option_group& sources, PackOptions& o
   auto* binary = sources.add_option("--from", options.binary_dir,
                                     "Folder with the binary files of CIFAR-10 (data_batch_1..5.bin, "
                                     "test_batch.bin) or CIFAR-100 (train.bin, test.bin, *_label_names.txt)");
-  binary->type_name("DIR")->check(not_empty());
+  binary->type_name("DIR");
   app.add_flag("--coarse", options.coarse, "Use CIFAR-100's 20 superclasses, not its 100 classes")
       ->needs(binary);
   auto* png = sources.add_option("--from-png", options.png_dir,
                                  "Folder with data_batch_1..5.png, test_batch.png, {train,test}_lables.json");
-  png->type_name("DIR")->check(not_empty());
+  png->type_name("DIR");
   app.add_option("--to-binary", options.to_binary, "Also write the six official binary files, unlimited")
       ->type_name("DIR")
-      ->check(not_empty())
       ->needs(png);
 }
 
 void add_folder_options(CLI::App& app, CLI::Option_group& sources, PackOptions& options) {
   auto* folder = sources.add_option("--from-folder", options.image_dir,
                                     "Folder with one folder of PNG and JPEG files per class");
-  folder->type_name("DIR")->check(not_empty());
+  folder->type_name("DIR");
   auto* size = app.add_option("--size", options.size,
                               "Size of images of --from-folder: the centre square, averaged to NxN RGB");
   size->type_name("N")->check(number(kLeastSide, kMostSide))->needs(folder);
@@ -47,7 +46,6 @@ void add_folder_options(CLI::App& app, CLI::Option_group& sources, PackOptions& 
   stratify->needs(folder);
   app.add_option("--test-folder", options.test_dir, "Separate folder of test images with the same classes")
       ->type_name("DIR")
-      ->check(not_empty())
       ->needs(folder)
       ->excludes(share)
       ->excludes(stratify);
@@ -85,9 +83,8 @@ void add_options(CLI::App& app, PackOptions& options) {
   sources->require_option(1);
   app.add_option("--out", options.out, "The HDF5 file to write; its folder is made")
       ->type_name("FILE")
-      ->check(not_empty())
       ->required();
-  app.add_flag("--force", options.force, "Overwrite the file of --out");
+  app.add_flag("--force", options.force, "Overwrite the dataset of --out");
   app.add_option("--limit", options.limit, "Keep the first N training and max(1, N/5) test images")
       ->type_name("N")
       ->check(number(std::uint64_t{1}, kMaxSamples));

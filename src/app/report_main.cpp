@@ -13,12 +13,9 @@ int main(int argc, char** argv) {
   CLI::App cli("Summarize runs, and write an HTML page about them that needs no network.", kProgram);
   page::ReportRequest request;
   cli.add_option("run-dir", request.run_dirs, "Run directories; the page compares them with the first")
-      ->required()
-      ->check(app::not_empty());
-  cli.add_option("--html", request.html, "Page to write [report.html in the first run directory]")
-      ->check(app::not_empty());
-  cli.add_option("--baseline", request.baseline, "Run with fewer ranks to compare the time per image with")
-      ->check(app::not_empty());
+      ->required();
+  cli.add_option("--html", request.html, "Page to write [report.html in the first run directory]");
+  cli.add_option("--baseline", request.baseline, "Run with fewer ranks to compare the time per image with");
   std::string link, links, goal, chakra;
   std::vector<int> ranks;
   auto* const forecast =
@@ -33,11 +30,9 @@ int main(int argc, char** argv) {
   link_option->excludes(links_option);
   cli.add_option("--goal", goal,
                  "Write a step of the forecast on one number of ranks to this file, as a schedule in GOAL")
-      ->needs(forecast)
-      ->check(app::not_empty());
+      ->needs(forecast);
   cli.add_option("--chakra", chakra, "Write that step as Chakra traces PREFIX.R.et, one for each rank R")
-      ->needs(forecast)
-      ->check(app::not_empty());
+      ->needs(forecast);
   app::add_help(cli,
                 "Examples:\n  cifar_mpi_report runs/tutorial\n"
                 "  cifar_mpi_report runs/tutorial --forecast 16,256 --link 20us,10gbit\n");

@@ -11,6 +11,7 @@
 
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/engine/layout.hpp"
+#include "cifar_mpi/train/session.hpp"
 
 namespace cifar_mpi::app {
 namespace {
@@ -34,6 +35,13 @@ constexpr double kResumes = 3.0;
 void request_stop() {
   if (std::atomic<int>* const word = stop_word.load(std::memory_order_relaxed))
     word->fetch_or(engine::kStopRequest, std::memory_order_relaxed);
+}
+
+/// An mpirun that was asked to stop ends, too: then its request is the reason.
+void stop_without_launcher() {
+  std::atomic<int>* const word = stop_word.load(std::memory_order_relaxed);
+  if (word != nullptr && (word->load(std::memory_order_relaxed) & engine::kStopRequest) == 0)
+    word->fetch_or(engine::kStopRequest | train::kLauncherGone, std::memory_order_relaxed);
 }
 
 extern "C" void on_trace(int) {
@@ -127,7 +135,7 @@ void poll_launcher(double seconds_since_last) {
   const pid_t parent = launcher;
   if (parent == 0) return;
   // The ranks of an mpirun that was killed would train on unseen.
-  if (getppid() != parent) request_stop();
+  if (getppid() != parent) stop_without_launcher();
   const Process process = look_up(parent);
   const bool daemon = process.name == "orted" || process.name == "prted";
   const bool launcher_stopped = process.state == 'T' || process.state == 't';

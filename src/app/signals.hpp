@@ -22,7 +22,7 @@ void handle_user_signals(std::atomic<int>& requests);
 /// and SIGKILL after one more. So a SIGCONT from mpirun is the first notice, and sets the stop word. An mpirun that resumes
 /// passes its own SIGCONT on, too, so one that comes soon after mpirun or this process was stopped is no notice. The
 /// daemons of other nodes pass on both and are not stopped themselves, so theirs is never a notice: the ranks on the node of
-/// mpirun take it. A launcher that is gone, killed, sets the stop word as well.
+/// mpirun take it. A launcher that is gone, killed, sets train::kLauncherGone as well.
 void poll_launcher(double seconds_since_last);
 
 }  // namespace cifar_mpi::app

@@ -28,7 +28,8 @@ constexpr const char* kHelpEnding =
     R"(The value in brackets holds unless the option is given. With --model or
 --config, --help shows the values that these set. The command line overrides
 the file of --config, and the file overrides the model's recipe. Of an option
-given twice on the command line, the last value holds.
+given twice on the command line, the last value holds. Where a value may be
+off, 0 also means off.
 
 Examples:
   mpirun -np 2 cifar_mpi_train --epochs 4 --run-dir runs/first
@@ -82,7 +83,7 @@ int run_training(comm::World& world, config::TrainConfig config, const app::Plac
   watch::Watchdog watchdog(world, {config.timeout_s,
                                    [&](int code, const std::string& sentence) {
                                      if (!holds_directory) return;
-                                     directory->drop_finished_record();
+                                     directory->drop_earlier_record();
                                      run::record_exit(directory->directory(), code, sentence);
                                      // the watchdog has this code for a self-check alone
                                      if (code == exit_code(ErrorKind::device))
@@ -101,7 +102,11 @@ int run_training(comm::World& world, config::TrainConfig config, const app::Plac
       app::check_collective(config.all_reduce, device.is_cuda, device.sentence);
     });
     const Log log(world.rank());
-    log.info(device.sentence);
+    if (device.leaves_gpus) {
+      log.warn(device.sentence);
+    } else {
+      log.info(device.sentence);
+    }
     if (device.check) device.check->heart = &watchdog.heart();
     app::name_sources(sources, [&] {
       session.emplace(std::move(config), directory->directory(), world, log, device.platform, requests,

@@ -143,9 +143,17 @@ std::string similar_option(const CLI::App& app, const std::string& word, const C
 void refuse_wrong_values(const CLI::App& app, int argc, const char* const* argv) {
   std::string name;
   const CLI::Option* option = nullptr;
+  bool only_words = false;
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
-    if (word == "--") return;
+    if (word.empty()) {
+      const bool is_value = !only_words && option != nullptr && !is_flag(*option);
+      throw Error(ErrorKind::usage,
+                  concat(is_value ? name + " has an empty value" : "a word of the command line is empty",
+                         ", as from an unset variable; give one, or leave it out"));
+    }
+    only_words = only_words || word == "--";
+    if (only_words) continue;
     const bool is_option = word.starts_with("--");
     const std::size_t equals = is_option ? word.find('=') : word.npos;
     if (is_option) {
@@ -175,8 +183,9 @@ std::string explain(const CLI::ParseError& error, const CLI::App& app) {
     const std::string missing = what_is_missing(app);
     return missing.empty() ? text : missing + example_of(app);
   }
-  if (is<CLI::RequiresError>(error)) return reworded(text, " requires ", " needs ");
-  if (is<CLI::ExcludesError>(error)) return reworded(text, " excludes ", " cannot be combined with ");
+  if (is<CLI::RequiresError>(error)) return reworded(text, " requires ", " needs ") + "; add it";
+  if (is<CLI::ExcludesError>(error))
+    return reworded(text, " excludes ", " cannot be combined with ") + "; leave one of them out";
   const bool cut_off =
       is<CLI::ArgumentMismatch>(error) && text.ends_with(" missing");  // "--lr: 1 required X missing"
   return cut_off ? concat(text.substr(0, text.find(':')), " has no value") : text;

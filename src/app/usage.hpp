@@ -17,8 +17,9 @@ std::string similar_option(
     const CLI::App& app, const std::string& word,
     const std::function<bool(const CLI::Option*)>& counts = [](const CLI::Option*) { return true; });
 
-/// Throws Error{usage} for "--option=", where CLI11 would use the next word as the value, for a flag with a value
-/// that is neither true nor false, and for a list with an empty value ("16,"), which CLI11 would skip.
+/// Throws Error{usage} for an empty word, which would count as not given, for "--option=", where CLI11 would use the
+/// next word as the value, for a flag with a value that is neither true nor false, and for a list with an empty value
+/// ("16,"), which CLI11 would skip.
 void refuse_wrong_values(const CLI::App& app, int argc, const char* const* argv);
 
 /// One sentence about the error of `app`'s parsing: the first unknown word and what it may mean, or what is missing

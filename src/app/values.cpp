@@ -60,19 +60,22 @@ void add_bucket_mib(CLI::App& app, double& mib) {
 
 CLI::Validator threads() {
   return CLI::Validator(
-      [](std::string& text) {
+      [](std::string& text) -> std::string {
+        const bool known = text == "auto" || number(1, 4096)(text).empty();
+        if (!known) return concat("must be auto or a whole number from 1 to 4096, not '", text, "'");
         if (text == "auto") text = "0";
-        return number(0, 4096)(text);
+        return {};
       },
       "");
 }
 
 CLI::Validator timeout() {
   const auto check = [](std::string& text) -> std::string {
-    if (text == "never") text = "0";
     const std::optional<double> value = parse_number<double>(text);
-    if (value && (*value == 0.0 || (*value >= 2.0 && *value <= 1e9))) return {};
-    return concat("must be never or a number from 2 to 1e9, not '", text, "'");
+    const bool known = text == "never" || (value && *value >= 2.0 && *value <= 1e9);
+    if (!known) return concat("must be never or a number from 2 to 1e9, not '", text, "'");
+    if (text == "never") text = "0";
+    return {};
   };
   return CLI::Validator(check, "");
 }
@@ -81,11 +84,6 @@ CLI::Validator model_name() {
   std::vector<std::string> names;
   for (const model::ModelInfo& info : model::catalog()) names.emplace_back(info.name);
   return one_of(names);
-}
-
-CLI::Validator not_empty() {
-  return CLI::Validator(
-      [](std::string& text) { return std::string(text.empty() ? "must not be empty" : ""); }, "");
 }
 
 }  // namespace cifar_mpi::app

@@ -31,7 +31,4 @@ CLI::Validator timeout();
 /// The name of a model of the catalog.
 CLI::Validator model_name();
 
-/// Any nonempty text.
-CLI::Validator not_empty();
-
 }  // namespace cifar_mpi::app

@@ -152,6 +152,10 @@ void require_like_or_nothing(const InputFile& file, std::string_view begins, std
                              std::string_view option) {
   std::string head(begins.size(), '\0');
   if (file.size() == 0 || (file.read(std::as_writable_bytes(std::span(head))) && head == begins)) return;
+  refuse_to_replace(file, what, option);
+}
+
+void refuse_to_replace(const InputFile& file, std::string_view what, std::string_view option) {
   throw Error(ErrorKind::usage, concat(file.path(), " exists and is not ", what, "; give another name with ",
                                        option, ", or remove it"));
 }

@@ -60,7 +60,11 @@ Directory::Directory(const DirectoryEntry& folder)
 Directory Directory::make(const std::string& path) {
   std::error_code error;
   std::filesystem::create_directories(path, error);
-  if (error) throw Error(ErrorKind::io, concat("cannot make the folder ", path, ": ", error.message()));
+  if (error) {
+    const bool is_file = error == std::errc::not_a_directory;
+    throw Error(ErrorKind::io, concat("cannot make the folder ", path, ": ",
+                                      is_file ? "it, or a folder above it, is a file" : error.message()));
+  }
   return Directory(path);
 }
 

@@ -1,5 +1,6 @@
 #include "cifar_mpi/bench/step_benchmark.hpp"
 
+#include <fmt/core.h>
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -278,7 +279,7 @@ StepBenchmark benchmark_step(const StepBenchmarkConfig& config, const comm::Worl
   result.backend = run.device.backend->description();
   result.precision = to_string(run.plan.config.precision);
   result.optimizer = to_string(run.plan.config.optimizer.kind);
-  result.shares_matrices = !run.blocks.hidden.owners.empty();
+  result.shares_matrices = world.size() > 1 && !run.blocks.hidden.owners.empty();
   result.all_reduce = run.blocks.update->name();
   result.ranks = world.size();
   result.batch_size = run.plan.sizes.batch;
@@ -293,6 +294,19 @@ StepBenchmark benchmark_step(const StepBenchmarkConfig& config, const comm::Worl
   result.floor_s = floor_s(result.tasks, limits);
   result.resident_bytes = most(world.gather(resident_bytes()));
   return result;
+}
+
+std::string exposed_text(const StepBenchmark& result, const char* unit, double per_second) {
+  const double exposed = result.exposed_s.median;
+  const double blocking = result.blocking_s.median - result.alone_s.median;
+  const std::string beside =
+      fmt::format("the blocking all-reduce ({:.3f} {}; {})", per_second * blocking, unit, result.all_reduce);
+  const bool is_share = blocking > 0.0 && exposed >= 0.0 && exposed <= blocking;
+  return fmt::format("exposed communication: {:.3f} {}, ", per_second * exposed, unit) +
+         (is_share             ? fmt::format("{:.0f} % of {}", 100.0 * exposed / blocking, beside)
+          : exposed > blocking ? concat("more than ", beside,
+                                        ": overlap gains nothing here, or other work disturbs the rounds")
+                               : concat("beside ", beside, ": other work disturbs the rounds"));
 }
 
 }  // namespace cifar_mpi::bench

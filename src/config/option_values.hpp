@@ -45,11 +45,9 @@ struct Range {
   double high = kNoLimit;
   bool without_low = false;
   bool without_high = false;
-  bool or_zero = false;
 
   /// False for NaN.
   bool has(double value) const {
-    if (or_zero && value == 0.0) return true;
     return (without_low ? value > low : value >= low) && (without_high ? value < high : value <= high);
   }
   std::string text() const {
@@ -66,7 +64,6 @@ inline Range at_least(double low) { return {low}; }
 inline Range between(double low, double high) { return {low, high}; }
 inline Range above_zero() { return {.low = 0.0, .high = kMany, .without_low = true}; }
 inline Range below_one() { return {.low = 0.0, .high = 1.0, .without_high = true}; }
-inline Range or_zero(Range range) { return range.or_zero = true, range; }
 
 inline std::string never_out_of_range(const TrainConfig&) { return {}; }
 

@@ -22,6 +22,7 @@ struct Row : Option {
     name = its_name, help = its_help, value = std::move(its_value);
   }
   Row& daily() { return everyday = true, *this; }
+  /// Where 0 is not in the range of the number, only the word gives it.
   Row& word(std::string_view for_zero) { return zero = for_zero, *this; }
   Row& goes_with(Needs others) { return needs = std::move(others), *this; }
   Row& identifies(int place, bool always = false, const char* unrecorded = nullptr) {
@@ -65,9 +66,9 @@ Rows run_rows() {
       Row("--allow-change", "Options that may differ from the resumed run's: lr,steps",
           option_names(&C::allow_change)),
       Row("--timeout", "Seconds without progress after which the job ends",
-          number(in(&C::timeout_s), or_zero(between(2.0, kMany)))).word("never"),
+          number(in(&C::timeout_s), between(2.0, kMany))).word("never"),
       Row("--stop-after", "Minutes of training before a clean stop (code 75)",
-          number(in(&C::stop_after_min), between(0.0, kMany))).word("never"),
+          number(in(&C::stop_after_min), above_zero())).word("never"),
       Row("--seed", "Seed of initial values, sample order and distortions",
           number(in(&C::seed))).identifies(10),
   };
@@ -86,10 +87,10 @@ Rows model_rows() {
       Row("--conv", "Convolutions on the CPU; auto: by a fixed rule per layer", choice(in(&C::conv))),
       Row("--isa", "Widest CPU instructions to use", name_among(&C::isa, {"auto", "avx2", "portable"})),
       Row("--threads", "CPU threads per rank; auto: a fair share of the cores",
-          number(in(&C::threads), or_zero(between(1, 4096)))).daily().word("auto"),
+          number(in(&C::threads), between(1, 4096))).daily().word("auto"),
       Row("--runner", "Replay of steps; serial and audit are for debugging", choice(in(&C::runner))),
       Row("--graph-steps", "Steps per launch of a CUDA graph; auto: 5",
-          number(in(&C::graph_steps), between(0, kMostGraphSteps))).word("auto"),
+          number(in(&C::graph_steps), between(1, kMostGraphSteps))).word("auto"),
   };
 }
 
@@ -100,15 +101,15 @@ Rows sample_rows() {
       Row("--accumulate", "Batches per rank and step, added before the exchange",
           number(in(&C::accumulate), between(1, kMostAccumulated))),
       Row("--global-batch", "Samples per step over all ranks; auto: from --batch-size",
-          number(in(&C::global_batch), at_least(0))).daily().word("auto"),
+          number(in(&C::global_batch), at_least(1))).daily().word("auto"),
       Row("--epochs", "Length of the run in passes over the training set",
           number(in(&C::epochs), above_zero())).daily(),
       Row("--steps", "Length of the run in steps; auto: from --epochs",
-          number(in(&C::steps), at_least(0))).daily().word("auto"),
+          number(in(&C::steps), at_least(1))).daily().word("auto"),
       Row("--augment", "Training images: tutorial distortions, or shift and flip",
           choice(in(&C::augment))).identifies(140),
       Row("--input-size", "Side of the network's input in pixels; auto: by --augment",
-          number(in(&C::input_size), between(0, 4096))).word("auto"),
+          number(in(&C::input_size), between(1, 4096))).word("auto"),
       Row("--image-size", "Sides of training images and their epochs: 24x3,28x3,32",
           image_sizes(&C::image_sizes))
               .goes_with({"--update", {"all-reduce"}, "--image-size full works with every way to update"})
@@ -208,13 +209,13 @@ Rows optimizer_rows() {
           number(in(&C::optimizer, &OptimizerSpec::muon_momentum), below_one())).goes_with(kMuon)
               .identifies(370).changeable(),
       Row("--bias-lr", "Rate of biases and scales (muon)",
-          number(in(&C::optimizer, &OptimizerSpec::bias_rate), between(0.0, kMany))).word("lr")
+          number(in(&C::optimizer, &OptimizerSpec::bias_rate), above_zero())).word("lr")
               .goes_with(kMuon).identifies(380).changeable(),
       Row("--ends-lr", "Rate of the first and the last layer (muon)",
-          number(in(&C::optimizer, &OptimizerSpec::ends_rate), between(0.0, kMany))).word("lr")
+          number(in(&C::optimizer, &OptimizerSpec::ends_rate), above_zero())).word("lr")
               .goes_with(kMuon).identifies(390).changeable(),
       Row("--muon-normalize", "Steps between scalings of the hidden matrices (muon)",
-          number(in(&C::optimizer, &OptimizerSpec::normalize_every), at_least(0))).word("never")
+          number(in(&C::optimizer, &OptimizerSpec::normalize_every), at_least(1))).word("never")
               .goes_with(kMuon).identifies(400).changeable(),
       Row("--share-matrices", "Compute each hidden matrix on one rank (muon)",
           choice(in(&C::share_matrices))).goes_with(kMuon),
@@ -237,7 +238,7 @@ Rows optimizer_rows() {
       Row("--lookahead-power", "Power of the elapsed share of the run in the pull",
           number(in(&C::lookahead_power), between(0.0, 100.0))).identifies(450, false, "3").changeable(),
       Row("--lookahead-steps", "Last steps before the tail that have lookahead",
-          number(in(&C::lookahead_steps), at_least(0))).word("all").identifies(460, false, "0"),
+          number(in(&C::lookahead_steps), at_least(1))).word("all").identifies(460, false, "0"),
       Row("--tail-epochs", "Last epochs, at a constant rate, to average the weights of",
           number(in(&C::tail_epochs), between(0.0, kMany))).word("off").goes_with(kSlope)
               .identifies(470, false, "0"),
@@ -278,7 +279,7 @@ Rows report_rows() {
           number(in(&C::summary_every), at_least(0))).word("off"),
       Row("--trace", "Steps to trace for ui.perfetto.dev, such as 1000-1009", trace_window(&C::trace)),
       Row("--eval-every", "Epochs between evaluations on the test set; end: only one",
-          number(in(&C::eval_every), between(0.0, kMany))).daily().word("end"),
+          number(in(&C::eval_every), above_zero())).daily().word("end"),
       Row("--patience", "Evaluations without a better accuracy that end the run",
           number(in(&C::patience), at_least(0))).word("off"),
       Row("--views", "Views of a test image: 1, 2 (mirrored) or 6 (also moved)",
@@ -286,7 +287,7 @@ Rows report_rows() {
                  [](C& c, const std::string& text) { c.views = std::stoi(text); })),
       Row("--checkpoint-every", "Steps between checkpoints", number(in(&C::checkpoint_every), at_least(1))),
       Row("--checkpoint-minutes", "Longest time between checkpoints",
-          number(in(&C::checkpoint_minutes), between(0.0, kMany))).word("never"),
+          number(in(&C::checkpoint_minutes), above_zero())).word("never"),
       Row("--check-every", "Steps between comparisons of the ranks' parameters",
           number(in(&C::check_every), at_least(1))),
       Row("--keep", "Number of newest checkpoints to keep", number(in(&C::keep), at_least(1))),
@@ -374,8 +375,13 @@ std::string shown(const Option& option, const TrainConfig& config) {
 
 std::string read(const Option& option, TrainConfig& config, const std::string& text) {
   if (option.zero.empty()) return option.value.read(config, text);
-  const std::string refusal = option.value.read(config, text == option.zero ? "0" : text);
-  return refusal.empty() ? refusal : or_word(option, refusal);
+  if (text == option.zero) return option.value.read(config, "0");
+  TrainConfig changed = config;
+  std::string refusal = option.value.read(changed, text);
+  if (refusal.empty() && shown(option, changed) == option.zero) refusal = option.value.out_of_range(changed);
+  if (!refusal.empty()) return or_word(option, refusal);
+  config = std::move(changed);
+  return {};
 }
 
 std::vector<std::string> changeable_options() {
@@ -408,7 +414,8 @@ bool is_used(const Option& option, const TrainConfig& config) {
 void check_options(const TrainConfig& config) {
   const TrainConfig standard;
   for (const Option& option : options()) {
-    if (const std::string wrong = option.value.out_of_range(config); !wrong.empty())
+    const bool is_word = !option.zero.empty() && shown(option, config) == option.zero;
+    if (const std::string wrong = option.value.out_of_range(config); !wrong.empty() && !is_word)
       throw Error(ErrorKind::usage,
                   concat(option.name, ' ', or_word(option, wrong), ", not ", shown(option, config)));
   }

@@ -57,6 +57,16 @@ std::string driver_number() {
   return {};
 }
 
+/// Why cuBLASLt cannot be loaded; empty if it can. Loads it: cuDNN needs it too, and might not find it.
+std::string why_no_blas() {
+  try {
+    static_cast<void>(cublasLtGetVersion());
+    return {};
+  } catch (const Error& missing) {
+    return missing.what();
+  }
+}
+
 void require_usable() {
   if (const std::string reason = why_unusable(); !reason.empty()) {
     throw Error(ErrorKind::device, concat("--device cuda: ", reason, "; use --device cpu"));
@@ -104,7 +114,8 @@ std::string why_unusable() {
     return visible != nullptr ? concat("no GPU is visible (CUDA_VISIBLE_DEVICES is '", visible, "')")
                               : "no GPU";
   }
-  return status == cudaSuccess ? "" : cudaGetErrorString(status);
+  if (status != cudaSuccess) return cudaGetErrorString(status);
+  return why_no_blas();
 }
 
 std::string pci_text(std::uint64_t number) {
@@ -116,7 +127,7 @@ std::string library_versions() {
   static_cast<void>(cudaRuntimeGetVersion(&runtime));
   static_cast<void>(ncclGetVersion(&nccl));
   return concat("CUDA ", cuda_version(runtime), ", cuDNN ", library_version(cudnnGetVersion()), ", cuBLASLt ",
-                library_version(cublasLtGetVersion()), ", NCCL ",
+                why_no_blas().empty() ? library_version(cublasLtGetVersion()) : "missing", ", NCCL ",
                 library_version(static_cast<std::size_t>(nccl)));
 }
 
@@ -153,7 +164,6 @@ Device::Device(const engine::BackendOptions& options) {
                        build_advice(10 * properties_.major + properties_.minor, CUDART_VERSION),
                        ", or use --device cpu"));
   }
-  static_cast<void>(cublasLtGetVersion());  // loads it: cuDNN needs it too, and might not find it
   cudaStream_t made = nullptr;
   check(cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking), "making a stream");
   copies_ = Stream(made);

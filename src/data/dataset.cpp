@@ -10,7 +10,6 @@
 namespace cifar_mpi::data {
 namespace {
 
-constexpr const char* kFormat = "cifar_mpi dataset";
 constexpr std::int64_t kFormatVersion = 1;
 constexpr int kMaxClasses = 255;  // label 255 is padding
 constexpr int kMaxExtent = 1 << 14;
@@ -82,9 +81,9 @@ hdf5::Dims check_split(const hdf5::Reader& file, Split split) {
 }
 
 void check_format(const hdf5::Reader& file) {
-  if (!file.has_attribute("/", "format") || file.attribute<std::string>("/", "format") != kFormat) {
-    fail(file.path(), concat("it is an HDF5 file, but its root attribute 'format' is not \"", kFormat, "\""));
-  }
+  if (!file.has_format(kDatasetFormat))
+    fail(file.path(),
+         concat("it is an HDF5 file, but its root attribute 'format' is not \"", kDatasetFormat, "\""));
   const auto version = file.attribute<std::int64_t>("/", "format_version");
   if (version != kFormatVersion) {
     fail(file.path(),
@@ -231,7 +230,7 @@ void write_dataset(const std::string& path, const DatasetInfo& info, const Sampl
   check_samples(path, Split::test, counted, test);
 
   hdf5::Writer file;
-  file.attribute("/", "format", kFormat);
+  file.attribute("/", "format", kDatasetFormat);
   file.attribute("/", "format_version", kFormatVersion);
   file.attribute("/", "source", counted.source);
   file.attribute("/", "train_count", counted.train_count);

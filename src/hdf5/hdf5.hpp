@@ -104,6 +104,8 @@ class Reader {
   /// T is bool, std::int64_t, std::uint64_t, double or std::string. Integers must fit T.
   template <class T>
   T attribute(std::string_view object, const std::string& name) const;
+  /// Whether the root attribute `format` says this.
+  bool has_format(std::string_view format) const;
 
  private:
   /// Empty if there is no such object. Unless `open`, returns the group of the object.
@@ -130,6 +132,10 @@ class Reader {
 /// Opens a file that this program wrote into a run directory; it must not be a link and must have this
 /// `format` and `version` (root attributes of these names). Throws Error{checkpoint} otherwise.
 Reader open_record(const DirectoryEntry& file, const std::string& format, std::int64_t version);
+
+/// As the function of base of this name, for a file with this `format`.
+void require_like_or_nothing(const InputFile& file, std::string_view format, std::string_view what,
+                             std::string_view option);
 
 class Image;
 

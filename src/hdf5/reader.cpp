@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "cifar_mpi/base/atomic_file.hpp"
 #include "cifar_mpi/base/input_file.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "hdf5/call.hpp"
@@ -129,11 +130,24 @@ Reader::Reader(const InputFile& file, ErrorKind kind) : path_(file.path()), kind
 Reader open_record(const DirectoryEntry& entry, const std::string& format, std::int64_t version) {
   Reader file(InputFile(entry), ErrorKind::checkpoint);
   const auto refuse = [&](const std::string& why) { throw Error(ErrorKind::checkpoint, entry.path() + why); };
-  if (!file.has_attribute("/", "format") || file.attribute<std::string>("/", "format") != format)
-    refuse(concat(" is an HDF5 file, but no ", format));
+  if (!file.has_format(format)) refuse(concat(" is an HDF5 file, but no ", format));
   if (const auto found = file.attribute<std::int64_t>("/", "version"); found != version)
     refuse(concat(" has version ", found, " of ", format, "; this program reads ", version));
   return file;
+}
+
+void require_like_or_nothing(const InputFile& file, std::string_view format, std::string_view what,
+                             std::string_view option) {
+  if (file.size() == 0) return;
+  try {
+    if (Reader(file).has_format(format)) return;
+  } catch (const Error&) {  // no HDF5, or damaged
+  }
+  refuse_to_replace(file, what, option);
+}
+
+bool Reader::has_format(std::string_view format) const {
+  return has_attribute("/", "format") && attribute<std::string>("/", "format") == format;
 }
 
 void Reader::fail(std::string_view object, std::string_view text) const {

@@ -30,8 +30,12 @@ std::vector<std::pair<std::string, double>> numbers_of(const OptimizerSpec& spec
 std::string describe(const OptimizerSpec& spec) {
   std::string numbers;
   for (const auto& [name, value] : numbers_of(spec)) {
-    numbers += fmt::format("{}{}{:g}", numbers.empty() ? "" : ", ",
-                           name == to_string(spec.kind) ? "" : name + " ", value);
+    const bool is_rate_of_all = value == 0.0 && name.ends_with("-lr");
+    const bool is_never = value == 0.0 && name == "muon-normalize";
+    numbers += concat(numbers.empty() ? "" : ", ", name == to_string(spec.kind) ? "" : name + " ",
+                      is_rate_of_all ? "lr"
+                      : is_never     ? "never"
+                                     : fmt::format("{:g}", value));
   }
   return numbers.empty() ? std::string(to_string(spec.kind))
                          : concat(to_string(spec.kind), " (", numbers, ")");

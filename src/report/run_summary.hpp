@@ -6,6 +6,7 @@
 
 #include "cifar_mpi/base/directory.hpp"
 #include "cifar_mpi/report/timeline.hpp"
+#include "cifar_mpi/report/verdict.hpp"
 
 namespace cifar_mpi::report {
 
@@ -15,7 +16,6 @@ std::vector<std::string> budget_table(const Timeline& timeline);
 
 /// The summary at the end of a run: the table and the verdict of RUN_DIR/timeline.h5, and the commands that open the
 /// files of the run directory. If the timeline cannot be read, a line says why; if it does not exist, `why_none`.
-std::vector<std::string> run_summary(const Directory& run,
-                                     std::string_view why_none = "no step was sampled; train more steps");
+std::vector<std::string> run_summary(const Directory& run, std::string_view why_none = kNoSample);
 
 }  // namespace cifar_mpi::report

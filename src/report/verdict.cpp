@@ -15,6 +15,10 @@
 namespace cifar_mpi::report {
 namespace {
 
+constexpr const char* kNoWholeSample =
+    "each sampled step lacks the record of a rank, or a part of it; train more steps: ten per epoch are "
+    "sampled, at least ten steps apart";
+
 /// Smaller shares of a step are not mentioned.
 constexpr double kWorthIt = 0.03;
 /// If input, or work that does not grow with the batch, takes this share of a step, the verdict names it first.
@@ -328,8 +332,7 @@ std::vector<std::string> notes(const Efficiencies& e, const Timeline& timeline) 
 
 std::vector<std::string> verdict(const Efficiencies& efficiencies, const Timeline& timeline) {
   if (efficiencies.steps == 0) {
-    return {efficiencies.left_out_steps > 0 ? "no verdict: no sampled step has all ranks; train more steps"
-                                            : "no verdict: no step was sampled; train more steps"};
+    return {concat("no verdict: ", efficiencies.left_out_steps > 0 ? kNoWholeSample : kNoSample)};
   }
   const Verdict verdict(efficiencies, timeline);
   std::vector<std::string> lines = {verdict.main_sentence()};

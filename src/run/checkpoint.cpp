@@ -207,12 +207,8 @@ void read_tensors(const hdf5::Reader& file, const std::string& group, bool runni
   }
 }
 
-bool is_checkpoint(const hdf5::Reader& file) {
-  return file.has_attribute("/", "format") && file.attribute<std::string>("/", "format") == kFormat;
-}
-
 void require_format(const hdf5::Reader& file) {
-  if (!is_checkpoint(file)) {
+  if (!file.has_format(kFormat)) {
     throw Error(ErrorKind::checkpoint,
                 concat(file.path(), " is an HDF5 file, but not a cifar_mpi checkpoint"));
   }
@@ -312,7 +308,7 @@ void require_checkpoint(const InputFile& named) {
   bool is_one = false;
   try {
     const hdf5::Reader file(named, ErrorKind::checkpoint);
-    is_one = is_checkpoint(file);
+    is_one = file.has_format(kFormat);
     require_format(file);
   } catch (const Error& error) {
     constexpr const char* kRemedy = "; name a run directory that has a checkpoint, or the file of one";

@@ -159,7 +159,7 @@ void Loop::run(const std::string& last_end) {
     conclude(early);
     write_event(report::RunEventKind::end, early ? patience_.text() : "");
     log_summary(plan_, *s_.device.backend, view_,
-                launches_.pace().in_step() ? "no step was sampled; train more steps"
+                launches_.pace().in_step() ? report::kNoSample
                                            : "workers are in different steps at a time, so none is sampled");
   } catch (const comm::AgreedError& error) {
     const bool stopped = error.kind() == ErrorKind::stopped;
@@ -337,8 +337,11 @@ void Loop::save() {
 void Loop::stop() {
   save();
   checkpoints_.require_written();
-  throw comm::AgreedError(ErrorKind::stopped, concat("stopped on request at step ", launched(),
-                                                     "; rerun the same command to resume"));
+  const int requests = s_.requests.load(std::memory_order_relaxed);
+  const bool orphaned = plan_.world.any((requests & kLauncherGone) != 0);
+  throw comm::AgreedError(ErrorKind::stopped, concat(orphaned ? "stopped because mpirun ended, at step "
+                                                              : "stopped on request at step ",
+                                                     launched(), "; rerun the same command to resume"));
 }
 
 /// The last state is saved before it is evaluated: if the run is killed meanwhile, only the evaluation is

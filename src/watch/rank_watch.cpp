@@ -59,9 +59,11 @@ std::optional<RankTimes> RankWatch::take() {
 
 std::string slowest_text(const RankTimes& times, const std::vector<std::string>& hosts) {
   if (times.most <= 1.1 * times.median) return {};
+  const bool is_pair = hosts.size() == 2;  // whose median would be the other rank's time
   return concat("rank ", times.slowest, " on ", hosts[static_cast<std::size_t>(times.slowest)],
-                fmt::format(" is the slowest: {:.1f} ms of compute per step, the median is {:.1f}",
-                            times.most, times.median));
+                is_pair ? " is the slower one: " : " is the slowest: ",
+                fmt::format("{:.1f} ms of compute per step, the {} {:.1f}", times.most,
+                            is_pair ? "other takes" : "median is", times.median));
 }
 
 std::string desync_text(const engine::StepRecord& record, const std::vector<std::string>& hosts) {

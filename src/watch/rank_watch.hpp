@@ -39,8 +39,8 @@ class RankWatch {
   std::vector<Times> times_;  ///< by rank
 };
 
-/// "rank 3 on node2 is the slowest: 61.2 ms of compute per step, the median is 54.0", empty when it is at
-/// most a tenth slower.
+/// "rank 3 on node2 is the slowest: 61.2 ms of compute per step, the median is 54.0", or of two ranks "rank 1 on node2
+/// is the slower one: 61.2 ms of compute per step, the other takes 54.0"; empty when it is at most a tenth slower.
 std::string slowest_text(const RankTimes& times, const std::vector<std::string>& hosts);
 
 /// Compares the parameter hashes of all ranks in a record. Empty when all are equal, else a sentence that

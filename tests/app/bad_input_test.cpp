@@ -76,7 +76,9 @@ TEST_F(Programs, LeaveNoGpuOfAJobIdleUnasked) {
 
 TEST_F(Programs, RefuseWhereNothingCanBeWritten) {
   write_file(file("a_file"), "");
-  expect_refusal(mpirun(2, kTrain + small("a_file/run")), 5, file("a_file/run"));
+  for (const std::string run : {"a_file", "a_file/run"})
+    expect_refusal(mpirun(2, kTrain + small(run)), 5,
+                   file(run) + ": it, or a folder above it, is a file; choose another with --run-dir");
 }
 
 TEST_F(Programs, KeepTheLastCheckpointWhenTheDiskIsFull) {

@@ -138,12 +138,12 @@ TEST_F(Programs, PrintEveryOptionSoThatItReadsBack) {
 
 TEST_F(Programs, PrintNumbersInOneSpellingAndWordsForZero) {
   const Outcome printed =
-      run_command(kTrain + " --lr .5 --eps 1e-9 --optimizer adamw --threads 0 --print-config");
+      run_command(kTrain + " --lr .5 --eps 1e-9 --optimizer adamw --keep-every 0 --print-config");
   for (const char* line :
-       {"lr=0.5\n", "eps=1e-09\n", "threads=\"auto\"\n", "clip-norm=\"off\"\n", "eval-every=\"end\"\n"})
+       {"lr=0.5\n", "eps=1e-09\n", "keep-every=\"off\"\n", "clip-norm=\"off\"\n", "eval-every=\"end\"\n"})
     EXPECT_NE(printed.output.find(line), std::string::npos) << line << printed.output;
   EXPECT_EQ(
-      run_command(kTrain + " --lr 0.5 --eps 1e-9 --optimizer adamw --threads auto --print-config").output,
+      run_command(kTrain + " --lr 0.5 --eps 1e-9 --optimizer adamw --keep-every off --print-config").output,
       printed.output);
 }
 

@@ -236,7 +236,16 @@ TEST_F(Programs, RefuseOptionsThatMakeNoSense) {
       {"--schedule steps --decay-at 0.5,half", "must be numbers separated by commas"},
       {"--schedule cosine --decay-at 0.5",
        "--decay-at 0.5 works only with --schedule steps, not with cosine"},
-      {"--steps -1", "--steps"},
+      {"--steps -1", "--steps must be at least 1, or auto, not -1"},
+      {"--steps 0", "--steps: must be at least 1, or auto, not '0'"},
+      {"--global-batch 0", "or auto, not '0'"},
+      {"--threads 0", "--threads: must lie between 1 and 4096, or auto, not '0'"},
+      {"--input-size 0", "or auto, not '0'"},
+      {"--eval-every 0.0", "or end, not '0.0'"},
+      {"--stop-after 0", "or never, not '0'"},
+      {"--timeout 0", "--timeout: must lie between 2 and 1000000000, or never, not '0'"},
+      {"--optimizer muon --bias-lr 0", "or lr, not '0'"},
+      {"--lookahead 5 --lookahead-steps 0", "or all, not '0'"},
       {"--ema-decay 1", "--ema-decay"},
       {"--shuffle sideways", "shuffle"},
       {"--all-reduce pigeon", "all-reduce"},
@@ -318,11 +327,24 @@ TEST_F(Programs, NameTheWordThatTheyDoNotKnowOrMiss) {
                  "--device: must be one of auto, cpu, cuda, not 'gpu'");
   expect_refusal(run_command(kTrain + " --seed= 5"), 2, "--seed= has no value");
   expect_refusal(run_command(kTrain + " --config= --print-config"), 2, "--config= has no value");
-  expect_refusal(run_command(kPack + " --from \"\" --out " + file("never.h5")), 2, "--from");
-  expect_refusal(run_command(kPack + " --synthetic 8 --out \"\""), 2, "--out");
-  expect_refusal(run_command(kEval + " \"\""), 2, "checkpoint");
-  expect_refusal(run_command(kTrain + " --resume \"\""), 2, "--resume");
-  expect_refusal(run_command(kTrain + " --init-from \"\""), 2, "--init-from");
+}
+
+TEST_F(Programs, RefuseEmptyWords) {
+  const std::vector<std::pair<std::string, std::string>> cases{
+      {kTrain, "--data"},       {kTrain, "--run-dir"},
+      {kTrain, "--resume"},     {kTrain, "--init-from"},
+      {kTrain, "--config"},     {kEval, "--data"},
+      {kEval, "--predict"},     {kEval, "--export-onnx"},
+      {kEval, "--predictions"}, {kPack, "--from"},
+      {kPack, "--out"},         {kReport + " run", "--html"},
+      {kReport, "--baseline"},  {kBench + " step", "--json"}};
+  for (const auto& [program, option] : cases) {
+    SCOPED_TRACE(program + " " + option);
+    expect_refusal(run_command(concat(program, " ", option, " ''")), 2,
+                   option + " has an empty value, as from an unset variable; give one, or leave it out");
+  }
+  for (const std::string words : {" ''", " --json ''", " -- ''"})
+    expect_refusal(run_command(kEval + words), 2, "a word of the command line is empty");
 }
 
 TEST_F(Programs, TakeTheLastOfAnOptionGivenTwice) {

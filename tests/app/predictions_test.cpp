@@ -110,12 +110,6 @@ TEST_F(Programs, RefusePredictionsThatTheyCannotWrite) {
   const std::string eval = kEval + data() + " " + file("none") + " --predictions ";
   expect_refusal(run_command(eval + file("all.txt")), 2, "end it with .csv or .h5");
   expect_refusal(run_command(eval + file("small.h5/all.csv")), 5, "small.h5");
-  write_file(file("there.csv"), "kept");
-  expect_refusal(run_command(eval + file("there.csv")), 2,
-                 "there.csv exists already; name another file, or give");
-  expect_refusal(run_command(kPack + " --synthetic 8 --out " + file("there.csv")), 2, "exists already");
-  EXPECT_EQ(read_file(file("there.csv")), "kept");
-  EXPECT_EQ(run_command(kPack + " --synthetic 8 --force --out " + file("there.csv")).code, 0);
   expect_refusal(run_command(eval + file("all.csv") + " --watch"), 2, "--watch");
 }
 
@@ -131,7 +125,8 @@ TEST_F(Programs, RefuseOptionsOfEvaluationThatHaveNoEffect) {
     expect_refusal(run_command(eval + task + " --interval 2"), 2, "--interval needs --watch");
   for (const std::string option : {" --device cpu", " --precision fp32", " --threads 1", " --batch-size 8"})
     expect_refusal(run_command(eval + option + " --export-onnx a.onnx"), 2,
-                   option.substr(1, option.find(' ', 1) - 1));
+                   option.substr(1, option.find(' ', 1) - 1) +
+                       " is for evaluations, but --export-onnx makes none; leave it out");
   for (const std::string task : {"", " --predict a.png", " --watch"})
     expect_refusal(run_command(eval + task + " --force"), 2,
                    "--force works only with --predictions or --export");
@@ -140,19 +135,31 @@ TEST_F(Programs, RefuseOptionsOfEvaluationThatHaveNoEffect) {
     expect_refusal(run_command("cd " + file("") + "; " + eval + written + " --force"), 4, "none");
 }
 
-TEST_F(Programs, OverwriteTheirResultsWhenForced) {
+TEST_F(Programs, OverwriteTheirOwnResultsAloneWhenForced) {
   ASSERT_EQ(run_command(kTrain + small("forced") + " --device cpu").code, 0);
   const std::string eval = kEval + " " + file("forced");
-  for (const std::string& option :
-       {data() + " --threads 1 --predictions " + file("forced.csv"), " --export-onnx " + file("f.onnx")}) {
-    SCOPED_TRACE(option);
-    const std::string written = option.substr(option.rfind(' ') + 1);
-    write_file(written, "kept");
-    expect_refusal(run_command(eval + option), 2, "exists already; name another file, or give --force");
-    EXPECT_EQ(read_file(written), "kept");
-    const Outcome forced = run_command(eval + option + " --force");
+  const std::string checkpoint = read_file(file("forced/checkpoints/step_000000002.h5"));
+  const std::vector<std::pair<std::string, std::string>> cases{
+      {eval + data() + " --threads 1 --predictions " + file("forced.csv"), "a file of predictions"},
+      {eval + data() + " --threads 1 --predictions " + file("forced.h5"), "a file of predictions"},
+      {eval + " --export-onnx " + file("f.onnx"), "a model of cifar_mpi_eval"},
+      {kPack + " --synthetic 8 --out " + file("packed.h5"), "a dataset"}};
+  for (const auto& [command, what] : cases) {
+    SCOPED_TRACE(command);
+    const std::string written = command.substr(command.rfind(' ') + 1);
+    for (const std::string& other : {checkpoint, std::string("kept")}) {
+      write_file(written, other);
+      expect_refusal(run_command(command + " --force"), 2,
+                     concat(written, " exists and is not ", what, "; give another name with --"));
+      EXPECT_EQ(read_file(written), other);
+    }
+    std::filesystem::remove(written);
+    EXPECT_EQ(run_command(command).code, 0);
+    const std::string first = read_file(written);
+    expect_refusal(run_command(command), 2, "exists already; name another file, or give --force");
+    const Outcome forced = run_command(command + " --force");
     EXPECT_EQ(forced.code, 0) << forced.output;
-    EXPECT_GT(read_file(written).size(), 100u);
+    EXPECT_EQ(read_file(written), first);
   }
 }
 

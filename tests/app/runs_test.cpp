@@ -22,9 +22,9 @@ TEST_F(Programs, TrainEvaluateAndResume) {
         "; --global-batch 8 keeps the batch, the steps and the accuracy of one rank"})
     EXPECT_NE(trained.output.find(part), std::string::npos) << trained.output;
 
-  EXPECT_NE(trained.output.find(
-                "\nno verdict: no step was sampled; train more steps\nto see more:\n  cifar_mpi_report " +
-                file("first") + "\n"),
+  EXPECT_NE(trained.output.find("\nno verdict: no step was sampled; train more steps: ten per epoch are "
+                                "sampled, at least ten steps apart\nto see more:\n  cifar_mpi_report " +
+                                file("first") + "\n"),
             std::string::npos)
       << trained.output;
 
@@ -263,6 +263,19 @@ TEST_F(Programs, GoOnFollowingARunBehindADamagedCheckpoint) {
       << outcome.output;
   EXPECT_EQ(count_lines_with(outcome.output, "step_000000002.h5: step 2"), 1) << outcome.output;
   EXPECT_EQ(count_lines_with(outcome.output, "step_000000003.h5: step 3"), 1) << outcome.output;
+}
+
+TEST_F(Programs, BeginFollowingARunBeforeItsDamagedCheckpoints) {
+  ASSERT_EQ(mpirun(1, kTrain + small("hurt_end") + " --steps 4 --checkpoint-every 1").code, 0);
+  for (const char* step : {"3", "4"})
+    std::filesystem::resize_file(file("hurt_end/checkpoints/step_00000000") + step + ".h5", 100);
+  const Outcome outcome =
+      follow(kEval + data() + " --watch .", file("hurt_end"), "await said precision; sleep 0.5");
+  EXPECT_EQ(outcome.code, 0) << outcome.output;
+  EXPECT_EQ(count_lines_with(outcome.output, "skipping a checkpoint that cannot be read: "), 2)
+      << outcome.output;
+  EXPECT_EQ(count_lines_with(outcome.output, "precision @ 1 = "), 1) << outcome.output;
+  EXPECT_EQ(count_lines_with(outcome.output, "step_000000002.h5: step 2"), 1) << outcome.output;
 }
 
 TEST_F(Programs, GoOnFollowingARunThatOneRankSeesLater) {

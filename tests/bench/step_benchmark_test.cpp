@@ -57,6 +57,27 @@ TEST(StepBenchmark, GivesAResidualNetworkTheInputAndTheOptimizerOfItsRecipe) {
   EXPECT_GE(update_bytes, 7 * sizeof(float) * 269722.0);
 }
 
+TEST(StepBenchmark, ComparesExposedCommunicationWithTheBlockingSumsWhereThatMeansSomething) {
+  StepBenchmark b;
+  b.all_reduce = "ring";
+  const auto text = [&](double exposed_s, double blocking_s) {
+    b.exposed_s.median = exposed_s;
+    b.alone_s.median = 0.25;
+    b.blocking_s.median = 0.25 + blocking_s;
+    return exposed_text(b, "ms", 1e3);
+  };
+  EXPECT_EQ(text(0.125, 0.5),
+            "exposed communication: 125.000 ms, 25 % of the blocking all-reduce (500.000 ms; ring)");
+  EXPECT_EQ(
+      text(0.5, 0.125),
+      "exposed communication: 500.000 ms, more than the blocking all-reduce (125.000 ms; ring): overlap "
+      "gains nothing here, or other work disturbs the rounds");
+  EXPECT_EQ(
+      text(-0.125, 0.5),
+      "exposed communication: -125.000 ms, beside the blocking all-reduce (500.000 ms; ring): other work "
+      "disturbs the rounds");
+}
+
 TEST(StepBenchmark, SaysWhichKernelsItMeasured) {
   const StepBenchmark b = benchmark({.flops = 1e12}, "tutorial", engine::ConvMethod::direct);
   EXPECT_NE(b.kernels.find("\nconv2 forward: "), std::string::npos) << b.kernels;

@@ -74,7 +74,7 @@ TEST(Check, NamesTheOptionAndTheValue) {
          [](auto& c) { c.lookahead = 5, c.lookahead_keep = 1.0; });
   refuse("--lookahead-power", "between 0 and 100",
          [](auto& c) { c.lookahead = 5, c.lookahead_power = -1.0; });
-  refuse("--lookahead-steps", "at least 0, or all", [](auto& c) { c.lookahead = 5, c.lookahead_steps = -1; });
+  refuse("--lookahead-steps", "at least 1, or all", [](auto& c) { c.lookahead = 5, c.lookahead_steps = -1; });
   refuse("--lookahead-keep 0.5", "without --lookahead", [](auto& c) { c.lookahead_keep = 0.5; });
   refuse("--share-matrices on", "no effect with --update local", [](auto& c) {
     c.optimizer.kind = optim::OptimizerKind::muon;

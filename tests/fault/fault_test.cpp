@@ -137,7 +137,7 @@ TEST_F(Fault, RanksStopWithACheckpointWhenTheirMpirunIsKilled) {
   for (const auto& [rank, pid] : ranks)
     EXPECT_TRUE(wait_until(kLaunchers, [pid = pid] { return !runs(pid); })) << "rank " << rank;
   job.wait(kLaunchers);
-  EXPECT_TRUE(exit_record("orphans").starts_with("75 stopped on request at step "))
+  EXPECT_TRUE(exit_record("orphans").starts_with("75 stopped because mpirun ended, at step "))
       << exit_record("orphans") << job.output();
   expect_same_end("orphans");
 }

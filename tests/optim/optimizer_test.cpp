@@ -143,7 +143,7 @@ TEST(Optimizer, DescribesItself) {
   EXPECT_EQ(describe({.kind = OptimizerKind::momentum}), "momentum (0.9)");
   EXPECT_EQ(describe({.kind = OptimizerKind::nesterov, .momentum = 0.85}), "nesterov (momentum 0.85)");
   EXPECT_EQ(describe({.kind = OptimizerKind::muon, .bias_rate = 0.5}),
-            "muon (momentum 0.9, muon-momentum 0.95, bias-lr 0.5, ends-lr 0, muon-normalize 0)");
+            "muon (momentum 0.9, muon-momentum 0.95, bias-lr 0.5, ends-lr lr, muon-normalize never)");
   EXPECT_EQ(describe({.kind = OptimizerKind::adamw}), "adamw (beta1 0.9, beta2 0.999, eps 1e-08)");
 }
 

@@ -79,7 +79,7 @@ TEST(RunSummary, SaysInOneLineWhatIsNotThere) {
   const TextLines command = {"to see more:", "  cifar_mpi_report " + run};
   TextLines lines = run_summary(Directory(run));
   ASSERT_EQ(lines.size(), 3u);
-  EXPECT_EQ(lines[0], "no verdict: no step was sampled; train more steps");
+  EXPECT_EQ(lines[0], std::string("no verdict: ") + kNoSample);
   EXPECT_EQ(run_summary(Directory(run), "not sampled")[0], "no verdict: not sampled");
   EXPECT_EQ(TextLines(lines.begin() + 1, lines.end()), command);
   write_file(run + "/timeline.h5", "no HDF5");

@@ -381,10 +381,12 @@ TEST(Verdict, TellsOfComputationScaling) {
 }
 
 TEST(Verdict, SaysWhatItIsNotOf) {
-  EXPECT_EQ(verdict_of({}), std::vector<std::string>{"no verdict: no step was sampled; train more steps"});
+  const std::string advice = "; train more steps: ten per epoch are sampled, at least ten steps apart";
+  EXPECT_EQ(verdict_of({}), std::vector<std::string>{"no verdict: no step was sampled" + advice});
   const Line line = good_line();
   EXPECT_EQ(verdict_of(timeline({{line, Line{}}, {Line{}, line}})),
-            std::vector<std::string>{"no verdict: no sampled step has all ranks; train more steps"});
+            std::vector<std::string>{
+                "no verdict: each sampled step lacks the record of a rank, or a part of it" + advice});
   Timeline some = timeline({{line, Line{}, line, Line{}}, {line, Line{}, Line{}, Line{}}});
   some.clock_uncertainty_ns = {0, 0, 1'500'000, 0};
   const std::vector<std::string> lines = verdict_of(some);

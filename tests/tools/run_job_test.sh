@@ -259,7 +259,7 @@ LeavesWhenItIsAskedToWhileTheRanksRun() {
   with_mpirun
   stand_in programs/cifar_mpi_train <<<'trap "echo 75 stopped >run/exit; exit 75" USR1; kill -USR1 "$(cat job)"; for i in {1..200}; do sleep 0.05; done'
   ends_with 75 job
-  says 'stopped on request: stopped'
+  says 'code 75: stopped'
 }
 
 # A user who can write the run directory must not thereby run or write anything as the job's owner.

@@ -355,6 +355,10 @@ TellsWhatFailed() {
   stand_in "$fake/build/cifar_mpi_bench" <<<'echo "cifar_mpi_bench: no such network" >&2; exit 2'
   run 2 --parts nodes
   says 'cannot start: cifar_mpi_bench: no such network'
+  [ ! -e study ] || fail 'a study that was refused leaves its folder'
+  mkdir -p there
+  run 2 --parts nodes --out there/new/study
+  [ -e there ] && [ ! -e there/new ] || fail 'not exactly the folders that the study had made are removed'
   stand_in "$fake/build/cifar_mpi_bench" <<<'sleep 20'
   run 1 --parts nodes --rounds 2 --timeout 0.2 --out slow
   says 'failed: no end after 0.2 s'
@@ -392,7 +396,13 @@ EOS
 RefusesNonsense() {
   programs
   run 2 --ranks 0
-  says "must be a whole number of at least 1, not '0'"
+  says "study: --ranks: must be a whole number of at least 1, not '0'; see --help"
+  [ "$(wc -l <said)" = 1 ] || fail "more than one sentence: $(cat said)"
+  echo precious >file
+  run 2 --out ''
+  says '--out has an empty value'
+  run 2 --out file
+  says "--out $here/file is a file; name a folder, which may be new"
   run 2 --nodes 1,1000000000
   says 'at most 256 of at most 256 ranks; name the nodes with --hosts'
   run 2 --ranks 1000000000

@@ -156,7 +156,7 @@ CountsTheTimeOfEarlierStarts() {
   # 24 launches of nodes, 6 of sums, 36 of pairs and one of all links, of 10 s each
   is 'study["time"]["spent_s"]' 670.0
   ends_with 2 "$study" --build "$fake/build" --minutes 0
-  says "argument --minutes: must be a number above 0, not '0'"
+  says "--minutes: must be a number above 0, not '0'"
 }
 
 "$1"

@@ -40,6 +40,8 @@ TEST(RankWatch, NamesTheSlowestRankAgainstTheMedian) {
             "rank 1 on b is the slowest: 65.0 ms of compute per step, the median is 51.0");
   EXPECT_FALSE(watch.take());
   EXPECT_TRUE(slowest_text({50.0, 51.0, 56.0, 2}, {"a", "b", "c"}).empty());
+  EXPECT_EQ(slowest_text({50.0, 50.0, 56.0, 1}, {"a", "b"}),
+            "rank 1 on b is the slower one: 56.0 ms of compute per step, the other takes 50.0");
 }
 
 TEST(RankWatch, TakesTheLowerMiddleOfAnEvenNumberAndForgetsWhatItGave) {

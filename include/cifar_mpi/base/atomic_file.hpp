@@ -27,6 +27,8 @@ void require_writable(const DirectoryEntry& file);
 /// if `file` can be opened, is not empty and does not begin with `begins`; `what` completes "is not".
 void require_like_or_nothing(const InputFile& file, std::string_view begins, std::string_view what,
                              std::string_view option);
+/// Throws the error of require_like_or_nothing.
+[[noreturn]] void refuse_to_replace(const InputFile& file, std::string_view what, std::string_view option);
 
 /// Like write_atomically, for a file that must not exist: of several callers, on any machines, one gets true; for the
 /// others the file stays as it is. On file systems without hard links the content may be seen while it is

@@ -89,4 +89,7 @@ using MeasureLimits =
 StepBenchmark benchmark_step(const StepBenchmarkConfig& config, const comm::World& world,
                              const comm::PlatformFactory& make_platform, const MeasureLimits& measure_limits);
 
+/// A sentence about exposed_s and the time of the blocking all-reduces, in a unit; `per_second` of them are a second.
+std::string exposed_text(const StepBenchmark& result, const char* unit, double per_second);
+
 }  // namespace cifar_mpi::bench

@@ -45,7 +45,7 @@ struct Option {
   std::string_view help;  ///< an imperative or a noun phrase
   OptionValue value;
   bool everyday = false;       ///< shown by --help; the others by --help-all
-  std::string_view zero = {};  ///< the word for 0
+  std::string_view zero = {};  ///< the word for 0; the only way to give it if 0 is out of range
   Needs needs = {};
   Identity identity = {};
   std::string_view group = {};

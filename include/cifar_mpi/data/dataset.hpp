@@ -12,6 +12,9 @@
 /// /test, and /label_names; optionally /train/files and /test/files.
 namespace cifar_mpi::data {
 
+/// The root attribute `format` of the file.
+inline constexpr const char* kDatasetFormat = "cifar_mpi dataset";
+
 enum class Split : std::uint8_t { train, test };
 
 struct DatasetInfo {

@@ -8,6 +8,10 @@
 
 namespace cifar_mpi::report {
 
+/// Why a run has no verdict. SampleSchedule (step/step_recording.hpp) chooses the steps.
+inline constexpr const char* kNoSample =
+    "no step was sampled; train more steps: ten per epoch are sampled, at least ten steps apart";
+
 /// Why more ranks are not faster, and what to try.
 ///
 /// The first line is the parallel efficiency and one sentence that names what costs most, with its time in a

@@ -16,6 +16,9 @@ namespace cifar_mpi::train {
 
 struct SessionState;
 
+/// Beside engine::Request: this rank asks to stop because its launcher is gone.
+inline constexpr int kLauncherGone = 1 << 8;
+
 /// One training run on one rank: the constructor builds and finalizes everything, `run` replays it.
 ///
 /// Every rank makes one with the same configuration, and all calls are collective: an error of one rank

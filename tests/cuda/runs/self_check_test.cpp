@@ -197,8 +197,21 @@ TEST_F(SelfCheckedRun, SaysWhyADriverIsNotTaken) {
                  "this SLURM job has GPUs");
   const Outcome alone = run_command(faulty("driver", checked("old_auto", "auto")));
   ASSERT_EQ(alone.code, 0) << alone.output;
-  EXPECT_EQ(count_lines_with(alone.output, "device: cpu, because CUDA cannot be used: " + why), 1)
+  EXPECT_EQ(count_lines_with(alone.output, "warning: device: cpu, because CUDA cannot be used: " + why), 1)
       << alone.output;
+}
+
+TEST_F(SelfCheckedRun, TakesTheCpuWithAWarningWithoutCuBlasLt) {
+  const std::string why = "cuBLASLt cannot be loaded: no such library";
+  const Outcome automatic = run_command(faulty("no_blas", checked("no_blas", "auto")));
+  ASSERT_EQ(automatic.code, 0) << automatic.output;
+  EXPECT_EQ(count_lines_with(automatic.output, "warning: device: cpu, because CUDA cannot be used: " + why),
+            1)
+      << automatic.output;
+  expect_refusal(run_command(faulty("no_blas", checked("no_blas", "cuda"))), 6, why);
+  const Outcome build = run_command(faulty("no_blas", kTrain + " --check-build"));
+  EXPECT_EQ(build.code, 0) << build.output;
+  EXPECT_EQ(count_lines_with(build.output, ", cuBLASLt missing, "), 1) << build.output;
 }
 
 TEST_F(SelfCheckedRun, TakesTheCpuWhereThereAreMoreRanksThanGpus) {

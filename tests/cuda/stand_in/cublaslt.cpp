@@ -4,6 +4,7 @@
 #include <cstring>
 #include <vector>
 
+#include "cifar_mpi/base/error.hpp"
 #include "cuda/stand_in/gpu.hpp"
 #include "cuda/stand_in/values.hpp"
 
@@ -149,7 +150,11 @@ struct Product {
 
 }  // namespace
 
-std::size_t cublasLtGetVersion() { return CUBLAS_VERSION; }
+std::size_t cublasLtGetVersion() {
+  if (has_fault("no_blas"))
+    throw cifar_mpi::Error(cifar_mpi::ErrorKind::device, "cuBLASLt cannot be loaded: no such library");
+  return CUBLAS_VERSION;
+}
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
   *handle = reinterpret_cast<cublasLtHandle_t>(new int);
   return CUBLAS_STATUS_SUCCESS;

@@ -38,7 +38,7 @@
 ///   driver    the driver is too old
 ///   best      the first algorithm that cuDNN (with STAND_IN_CUDNN_MIB=1) and cuBLASLt propose does not run
 ///   backward  none of cuDNN's data gradients runs; no_forward, no_weights: none of its forward passes, weight gradients
-///   blas      cuBLASLt has no algorithm for any product
+///   blas      cuBLASLt has no algorithm for any product; no_blas: it cannot be loaded
 ///   busy      another process uses it, and its compute mode is exclusive
 ///   capture   no stream can be captured; end_capture, instantiate, launch: no graph gets past this call
 ///   nccl_graph  no call of NCCL can be captured
