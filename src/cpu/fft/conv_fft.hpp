@@ -26,21 +26,29 @@
 /// zeros. The data gradient of a tile therefore reaches beyond the tile and is added to its neighbours'
 /// (overlap-add), and the weight gradient can use both spectra directly.
 ///
-/// All spectra are fp32 with one layout: [slot][row][real parts of the channels, imaginary parts], see
+/// All spectra are fp32 with one layout: [slot][panel][row][real parts of the panel's channels, imaginary parts], see
 /// SpectraShape. A row of an activation's spectra is a tile of an image. Winograd's filtering (winograd.hpp) has
-/// the same layout without imaginary parts.
+/// the same layout without imaginary parts. So the operands of a tile of a product are a few contiguous runs of memory.
 namespace cifar_mpi::cpu::fft {
 
+/// A panel has as many channels as the vector set has lanes; the last one may have others, which are zero.
 struct SpectraShape {
   int slots = 0;
   int rows = 0;
   int channels = 0;
   int parts = 2;  ///< real and imaginary; 1: real; 3: the sums of ProductKind::sum
+  int lanes = 0;
 
-  std::ptrdiff_t row_step() const { return std::ptrdiff_t{parts} * channels; }
-  /// Rows are padded by a cache line: slots of a power of two of bytes would map to few sets of the cache.
-  std::ptrdiff_t slot_step() const { return rows * row_step() + 16; }
+  int panels() const { return (channels + lanes - 1) / lanes; }
+  std::ptrdiff_t row_step() const { return std::ptrdiff_t{parts} * lanes; }
+  std::ptrdiff_t panel_step() const { return rows * row_step(); }
+  /// Slots are padded by a cache line: slots of a power of two of bytes would map to few sets of the cache.
+  std::ptrdiff_t slot_step() const { return panels() * panel_step() + 16; }
   std::size_t floats() const { return static_cast<std::size_t>(slots * slot_step()); }
+  /// Floats before a row of the panel that begins with `channel`.
+  std::ptrdiff_t at(std::ptrdiff_t row, std::ptrdiff_t channel) const {
+    return channel / lanes * panel_step() + row * row_step();
+  }
 };
 
 /// Layout of an activation: channels in blocks, as LrnShape counts them.
@@ -49,7 +57,9 @@ struct ImageShape {
   int block = 0;
   std::size_t value_bytes = 4;
 
-  std::size_t image_bytes() const { return static_cast<std::size_t>(extent.count()) * value_bytes; }
+  /// The last block may have others, which are zero.
+  int stored_channels() const { return (extent.channels + block - 1) / block * block; }
+  std::size_t image_bytes() const { return offset(1, 0); }
   /// Bytes before the first pixel of `channel` of `image`.
   std::size_t offset(int image, int channel) const;
 };
@@ -101,15 +111,22 @@ struct ConvFft {
   int product_rows() const { return winograd ? rows_of_real_tile(lanes()) : rows_of_tile(lanes()); }
   int product_tiles(int rows) const { return (rows + product_rows() - 1) / product_rows(); }
   /// Values of a piece.
-  SpectraShape src_spectra() const { return {slots(), samples * tiles(), src.extent.channels, parts()}; }
-  SpectraShape dst_spectra() const { return {slots(), samples * tiles(), dst.extent.channels, parts()}; }
-  SpectraShape weight_spectra() const { return {slots(), src.extent.channels, dst.extent.channels, parts()}; }
+  SpectraShape src_spectra() const {
+    return {slots(), samples * tiles(), src.extent.channels, parts(), lanes()};
+  }
+  SpectraShape dst_spectra() const {
+    return {slots(), samples * tiles(), dst.extent.channels, parts(), lanes()};
+  }
+  SpectraShape weight_spectra() const {
+    return {slots(), src.extent.channels, dst.extent.channels, parts(), lanes()};
+  }
   SpectraShape transposed_spectra() const {
-    return {slots(), dst.extent.channels, src.extent.channels, parts()};
+    return {slots(), dst.extent.channels, src.extent.channels, parts(), lanes()};
   }
   /// Of the weight gradient.
   SpectraShape gradient_spectra() const {
-    return {slots(), src.extent.channels, dst.extent.channels, recomputes && !winograd ? 3 : parts()};
+    return {slots(), src.extent.channels, dst.extent.channels, recomputes && !winograd ? 3 : parts(),
+            lanes()};
   }
   std::size_t weight_floats() const {
     return static_cast<std::size_t>(kernel) * kernel * src.extent.channels * dst.extent.channels;

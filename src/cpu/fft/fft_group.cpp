@@ -140,8 +140,7 @@ constexpr double kWell = 1.15;
 
 /// Vectors of channels in `samples` images, on the side that has fewer.
 std::ptrdiff_t vectors_of_piece(const ConvFft& conv, int samples) {
-  return std::ptrdiff_t{samples} *
-         (std::min(conv.src.extent.channels, conv.dst.extent.channels) / conv.lanes());
+  return std::ptrdiff_t{samples} * std::min(conv.src_spectra().panels(), conv.dst_spectra().panels());
 }
 
 /// Larger pieces if those of `samples` leave threads idle during the transforms of images.

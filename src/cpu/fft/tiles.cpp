@@ -40,8 +40,8 @@ TransformPlace place_of(const ImageShape& shape, const SpectraShape& spectra) {
   place.row_step = std::ptrdiff_t{shape.extent.width} * shape.block;
   place.column_step = shape.block;
   place.slot_step = spectra.slot_step();
-  place.im_step = spectra.channels;
-  place.image_next = std::ptrdiff_t{shape.extent.height} * shape.extent.width * shape.block;
+  place.im_step = spectra.lanes;
+  place.image_next = static_cast<std::ptrdiff_t>(shape.image_bytes() / shape.value_bytes);
   place.spectrum_next = spectra.row_step();
   return place;
 }
@@ -54,15 +54,15 @@ struct TileRun {
 };
 
 /// Shares the tiles of a piece among the threads and calls body(TileRun) for runs within one vector of
-/// channels of an image.
+/// channels of an image. Images follow each other, because so do their rows in a panel.
 template <class Body>
 void for_all_tiles(const ConvFft& conv, const SpectraShape& spectra, const Body& body) {
-  const int tiles = conv.tiles(), vectors = spectra.channels / conv.lanes();
+  const int tiles = conv.tiles(), vectors = spectra.panels();
   parallel_ranges(std::ptrdiff_t{conv.samples} * vectors * tiles, [&](Range range) {
     for (std::ptrdiff_t i = range.begin; i < range.end;) {
       const std::ptrdiff_t first = i % tiles, count = std::min(tiles - first, range.end - i);
       const int vector = static_cast<int>(i / tiles);
-      body(TileRun{vector / vectors, vector % vectors * conv.lanes(), {first, first + count}});
+      body(TileRun{vector % conv.samples, vector / conv.samples * conv.lanes(), {first, first + count}});
       i += count;
     }
   });
@@ -89,7 +89,7 @@ void for_each_tile(const ConvFft& conv, const ImageShape& shape, const SpectraSh
 std::size_t ImageShape::offset(int image, int channel) const {
   const std::ptrdiff_t pixels = std::ptrdiff_t{extent.height} * extent.width;
   const std::ptrdiff_t values =
-      image * pixels * extent.channels + channel / block * pixels * block + channel % block;
+      image * pixels * stored_channels() + channel / block * pixels * block + channel % block;
   return static_cast<std::size_t>(values) * value_bytes;
 }
 
@@ -117,7 +117,7 @@ void transform(const ConvFft& conv, const ImageShape& shape, const std::byte* im
     const std::byte* const image = images + shape.offset(first + run.image, run.channel);
     for_each_tile(conv, shape, spectra, reaches, run,
                   [&](std::ptrdiff_t row, const TransformPlace& place, std::size_t at, const Tile&) {
-                    transforms.forward(place, image + at, to + row * spectra.row_step() + run.channel);
+                    transforms.forward(place, image + at, to + spectra.at(row, run.channel));
                   });
   });
 }
@@ -134,7 +134,7 @@ void transform_back(const ConvFft& conv, const ImageShape& shape, const SpectraS
     std::byte* const image = images + shape.offset(first + run.image, c);
     for_each_tile(conv, shape, spectra, reaches, run,
                   [&](std::ptrdiff_t row, const TransformPlace& place, std::size_t at, const Tile& tile) {
-                    transforms.inverse(place, from + row * spectra.row_step() + c,
+                    transforms.inverse(place, from + spectra.at(row, c),
                                        {conv.scale(), biases == nullptr ? nullptr : biases + c, relu,
                                         tile.below ? reached : 0, tile.after ? reached : 0},
                                        image + at);
@@ -142,10 +142,9 @@ void transform_back(const ConvFft& conv, const ImageShape& shape, const SpectraS
   };
   if (!adds) return for_all_tiles(conv, spectra, transform_run);
   // One thread computes all tiles that are added to each other.
-  const int vectors = spectra.channels / conv.lanes();
-  parallel_for(std::ptrdiff_t{conv.samples} * vectors, [&](std::ptrdiff_t i) {
+  parallel_for(std::ptrdiff_t{conv.samples} * spectra.panels(), [&](std::ptrdiff_t i) {
     const int vector = static_cast<int>(i);
-    transform_run({vector / vectors, vector % vectors * conv.lanes(), {0, conv.tiles()}});
+    transform_run({vector % conv.samples, vector / conv.samples * conv.lanes(), {0, conv.tiles()}});
   });
 }
 
