@@ -198,7 +198,8 @@ PlannedGroupPtr plan_conv_group(Planning& planning, const engine::Chain& chain) 
   // One-channel images are NHWC in any order.
   place.choose_dst = first && !(place.src == nhwc);
   const AffinePlace padded = with_format(planning, place, format_of(planning, *layer, place, true));
-  if (PlannedGroupPtr by_fft = plan_fft_group(planning, *layer, padded)) return by_fft;
+  const auto* const pool = chain.as<model::MaxPool>(place.relu ? 2 : 1);
+  if (PlannedGroupPtr by_fft = plan_fft_group(planning, *layer, padded, pool)) return by_fft;
   place = with_format(planning, place, format_of(planning, *layer, place, false));
   if (PlannedGroupPtr fused = plan_conv_pool_group(planning, chain, place)) return fused;
 

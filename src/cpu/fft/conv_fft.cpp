@@ -107,6 +107,14 @@ Bytes images_of(const ConvFft& conv, const ImageShape& shape, const std::byte* i
   return {images, static_cast<std::size_t>(conv.batch) * shape.image_bytes()};
 }
 
+/// Of all threads.
+Bytes vectors_of(const ConvFft& conv, const ConvFftMemory& memory) {
+  return {memory.vectors, static_cast<std::size_t>(loop_threads()) * conv.vector_bytes()};
+}
+Bytes choices_of(const ConvFft& conv, const ConvFftMemory& memory) {
+  return bytes_of(memory.choices, conv.choices());
+}
+
 Bytes spectra_of(const SpectraShape& shape, const float* spectra, int pieces) {
   return bytes_of(spectra, shape.floats() * static_cast<std::size_t>(pieces));
 }
@@ -196,11 +204,15 @@ void data_gradient_of_piece(const ConvFft& conv, const ConvFftMemory& memory, in
   const SpectraShape x = conv.src_spectra(), y = conv.dst_spectra();
   float* const spectra = part_of(y, memory.grad_dst_spectra, memory.keeps_grad_dst_spectra ? piece : scratch);
   const int first = piece * conv.samples;
-  transform(conv, conv.dst, memory.grad_dst, first, false, y, spectra);
+  if (conv.pool != nullptr) {
+    transform_pooled(conv, memory, first, y, spectra);
+  } else {
+    transform(conv, {conv.dst, first, false}, memory.grad_dst, y, spectra);
+  }
   if (memory.grad_src == nullptr) return;
   float* const product = part_of(x, memory.product, scratch);
   multiply(conv, conv.convolve, y, spectra, conv.transposed_spectra(), memory.transposed_weights, x, product);
-  transform_back(conv, conv.src, x, product, true, nullptr, false, memory.grad_src, first);
+  transform_back(conv, {conv.src, first, true}, x, product, nullptr, false, memory.grad_src);
 }
 
 }  // namespace
@@ -270,9 +282,13 @@ Task plan_fft_forward(const std::string& name, const ConvFft& conv, const ConvFf
   task.reads = {images_of(conv, conv.src, memory.src), spectra_of(w, memory.weights, 1)};
   if (biases != nullptr) task.reads.push_back(bytes_of(biases, static_cast<std::size_t>(y.channels)));
   task.writes = {
-      images_of(conv, conv.dst, memory.dst),
+      images_of(conv, conv.stored_dst(), memory.dst),
       spectra_of(x, memory.src_spectra, memory.keeps_src_spectra ? conv.pieces() : conv.concurrent),
       spectra_of(y, memory.product, conv.concurrent)};
+  if (conv.pool != nullptr) {
+    task.writes.push_back(vectors_of(conv, memory));
+    if (memory.choices != nullptr) task.writes.push_back(choices_of(conv, memory));
+  }
   task.cost.flops = images_flops(conv, conv.src, true).forward + products_flops(conv) +
                     images_flops(conv, conv.dst, false).inverse;
   task.start = [=](Lane& lane) {
@@ -280,9 +296,13 @@ Task plan_fft_forward(const std::string& name, const ConvFft& conv, const ConvFf
       float* const spectra = part_of(x, memory.src_spectra, memory.keeps_src_spectra ? piece : scratch);
       float* const product = part_of(y, memory.product, scratch);
       const int first = piece * conv.samples;
-      transform(conv, conv.src, memory.src, first, true, x, spectra);
+      transform(conv, {conv.src, first, true}, memory.src, x, spectra);
       multiply(conv, conv.correlate, x, spectra, w, memory.weights, y, product);
-      transform_back(conv, conv.dst, y, product, false, biases, conv.relu, memory.dst, first);
+      if (conv.pool != nullptr) {
+        transform_back_pooled(conv, memory, first, y, product, biases);
+      } else {
+        transform_back(conv, {conv.dst, first, false}, y, product, biases, conv.relu, memory.dst);
+      }
     });
   };
   return task;
@@ -293,9 +313,13 @@ Task plan_fft_data_gradient(const std::string& name, const ConvFft& conv, const 
   const bool computes_grad_src = memory.grad_src != nullptr;
   Task task;
   task.name = name;
-  task.reads = {images_of(conv, conv.dst, memory.grad_dst)};
+  task.reads = {images_of(conv, conv.stored_dst(), memory.grad_dst)};
   task.writes = {spectra_of(y, memory.grad_dst_spectra,
                             memory.keeps_grad_dst_spectra ? conv.pieces() : conv.concurrent)};
+  if (conv.pool != nullptr) {
+    task.reads.push_back(choices_of(conv, memory));
+    task.writes.push_back(vectors_of(conv, memory));
+  }
   task.cost.flops = images_flops(conv, conv.dst, false).forward;
   if (computes_grad_src) {
     task.reads.push_back(spectra_of(w, memory.transposed_weights, 1));
@@ -324,7 +348,7 @@ Task plan_fft_gradients(const std::string& name, const ConvFft& conv, const Conv
     std::fill_n(memory.grad_weights_spectra, w.floats(), 0.0f);
     for_each_piece(conv, lane, [&](int piece, int scratch) {
       data_gradient_of_piece(conv, memory, piece, scratch);
-      transform(conv, conv.src, memory.src, piece * conv.samples, true, x, memory.product);
+      transform(conv, {conv.src, piece * conv.samples, true}, memory.src, x, memory.product);
       multiply_gradients(conv, memory.product, memory, 1, 0, w.slots);
     });
     for (int slot = 0; slot < w.slots && !conv.winograd; ++slot)

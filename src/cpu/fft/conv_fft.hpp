@@ -1,10 +1,12 @@
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "cpu/fft/products.hpp"
 #include "cpu/fft/transforms.hpp"
+#include "cpu/pool.hpp"
 
 /// The three passes of a convolution with stride 1 by the convolution theorem (Mathieu, Henaff and LeCun
 /// 2014).
@@ -72,6 +74,13 @@ struct Tile {
   bool after = false;  ///< another tile of its row
 };
 
+/// A max-pooling that follows the convolution, of one vector of channels of an image at a time. So the convolution's
+/// output and its gradient stay in the cache, and only pooled values and their gradients are in memory.
+struct PoolAfter {
+  Pool pool;  ///< whose blocks are vectors
+  BlockPool block;
+};
+
 /// The length of a tile of winograd.hpp with what it reaches.
 inline constexpr int kWinogradLength = 6;
 
@@ -87,7 +96,8 @@ struct ConvFft {
   bool recomputes = false;
   int kernel = 0;
   ImageShape src, dst;
-  bool relu = false;      ///< at the end of the forward pass
+  bool relu = false;                      ///< at the end of the forward pass
+  std::shared_ptr<const PoolAfter> pool;  ///< after that; null: none
   bool winograd = false;  ///< F(4x4, 3x3), see winograd.hpp: `kernel` is 3 and images are fp32
   Transforms reaching;    ///< of tiles with what they reach; with_kernels sets this and all later members
   Transforms inside;      ///< of tiles alone
@@ -107,6 +117,18 @@ struct ConvFft {
   /// Size of the transformed result.
   float scale() const { return winograd ? 1.0f : 0.5f / static_cast<float>(length * length); }
   int lanes() const { return lanes_of(set); }
+  /// Of the images at `dst` and `grad_dst`.
+  ImageShape stored_dst() const {
+    return pool == nullptr ? dst : ImageShape{pool->pool.out(), dst.block, dst.value_bytes};
+  }
+  /// Values of `dst`.
+  std::size_t choices() const {
+    return static_cast<std::size_t>(batch) * stored_dst().image_bytes() / dst.value_bytes;
+  }
+  /// Of a vector of channels of an image before the pooling.
+  std::size_t vector_bytes() const {
+    return static_cast<std::size_t>(dst.extent.height * dst.extent.width * lanes()) * dst.value_bytes;
+  }
   /// Rows that a product computes at once, and the multiple of that in `rows`.
   int product_rows() const { return winograd ? rows_of_real_tile(lanes()) : rows_of_tile(lanes()); }
   int product_tiles(int rows) const { return (rows + product_rows() - 1) / product_rows(); }
@@ -160,6 +182,9 @@ struct ConvFftMemory {
   bool keeps_grad_dst_spectra = false;    ///< for the weight gradient
   float* product = nullptr;               ///< of conv.concurrent pieces, in the frequency domain
   float* grad_weights_spectra = nullptr;  ///< unused without a weight gradient
+  std::byte* vectors =
+      nullptr;  ///< [threads, conv.vector_bytes()] scratch; unused without a pooling, as the next
+  std::uint8_t* choices = nullptr;  ///< [values of dst]; null: evaluation
 };
 
 engine::Task plan_fft_weights(const std::string& name, const ConvFft& conv, const float* weights,
@@ -185,14 +210,24 @@ std::vector<Tile> tiles_of(const ConvFft& conv, bool reaches);
 /// Places of the padding before an image.
 constexpr int padding_before(int kernel) { return (kernel - 1) / 2; }
 
-/// The images of a piece, from `first` on; `reaches`: includes what a tile's outputs read beyond its edges.
-void transform(const ConvFft& conv, const ImageShape& shape, const std::byte* images, int first, bool reaches,
-               const SpectraShape& spectra, float* to);
+/// The images of a piece, from `first` on, and how they become spectra or spectra become them.
+struct PieceImages {
+  const ImageShape& shape;
+  int first = 0;
+  bool reaches = false;  ///< includes what a tile's outputs read beyond its edges; such tiles are added
+};
 
-/// `reaches`: tiles reach beyond their edges and are summed. `biases` may be null.
-void transform_back(const ConvFft& conv, const ImageShape& shape, const SpectraShape& spectra,
-                    const float* from, bool reaches, const float* biases, bool relu, std::byte* images,
-                    int first);
+void transform(const ConvFft& conv, const PieceImages& piece, const std::byte* images,
+               const SpectraShape& spectra, float* to);
+/// `biases` may be null.
+void transform_back(const ConvFft& conv, const PieceImages& piece, const SpectraShape& spectra,
+                    const float* from, const float* biases, bool relu, std::byte* images);
+
+/// The same of the convolution's output with a pooling: from the gradients of pooled values, and to pooled values.
+void transform_pooled(const ConvFft& conv, const ConvFftMemory& memory, int first,
+                      const SpectraShape& spectra, float* to);
+void transform_back_pooled(const ConvFft& conv, const ConvFftMemory& memory, int first,
+                           const SpectraShape& spectra, const float* from, const float* biases);
 
 /// Of the images of the batch.
 TransformFlops images_flops(const ConvFft& conv, const ImageShape& shape, bool reaches);

@@ -7,6 +7,7 @@
 #include "cpu/affine_group.hpp"
 #include "cpu/bf16.hpp"
 #include "cpu/conv.hpp"
+#include "cpu/conv_pool.hpp"
 #include "cpu/fft/conv_fft.hpp"
 #include "cpu/parallel.hpp"
 #include "cpu/pieces.hpp"
@@ -31,14 +32,19 @@ class FftGroup final : public PlannedGroup {
       : PlannedGroup(planning), conv_(conv) {
     contract_.name = layer.name;
     contract_.operations = conv.relu ? 2 : 1;
+    if (conv.pool != nullptr) {
+      contract_.name += " + " + conv.pool->pool.layer.name;
+      ++contract_.operations;
+    }
     contract_.relu_at_end = conv.relu;
     contract_.masters = {conv.weight_floats()};
     planning.weights[layer.name] = {conv_logical_weights(layer, place.in), method_of(conv)};
     if (layer.with_bias) contract_.masters.push_back(static_cast<std::size_t>(layer.out_channels));
     contract_.src = {planning.formats(place.src)};
-    contract_.dst = planning.formats(activations(planning.batch, place.out, place.type, place.format));
+    contract_.dst =
+        planning.formats(activations(planning.batch, conv.stored_dst().extent, place.type, place.format));
     planning.text +=
-        concat(layer.name, conv.winograd ? ": Winograd of " : ": FFT of ", conv.length, "x", conv.length,
+        concat(contract_.name, conv.winograd ? ": Winograd of " : ": FFT of ", conv.length, "x", conv.length,
                conv.tiles() > 1 ? concat(" in ", conv.tiles(), " tiles") : "", ", ", name_of(conv.set), '\n');
   }
 
@@ -51,6 +57,8 @@ class FftGroup final : public PlannedGroup {
     tasks.forward.push_back(plan_fft_forward(name() + " forward", conv_, memory, biases_of(operands)));
     if (!wants_grad_weights && !wants_grad_src) return tasks;
     memory.product = take(arena, conv_.src_spectra(), conv_.concurrent);
+    if (conv_.pool != nullptr)
+      memory.vectors = arena.take(static_cast<std::size_t>(planning_.threads) * conv_.vector_bytes());
     if (wants_grad_weights && conv_.recomputes) {
       tasks.backward.push_back(
           plan_fft_gradients(name() + " gradients", conv_, memory, operands.params[0].grad));
@@ -82,6 +90,11 @@ class FftGroup final : public PlannedGroup {
     memory.weights = take(arena, conv_.weight_spectra(), 1);
     memory.src_spectra = take(arena, conv_.src_spectra(), keeps ? conv_.pieces() : conv_.concurrent);
     memory.product = take(arena, conv_.dst_spectra(), conv_.concurrent);
+    if (conv_.pool != nullptr) {
+      memory.vectors = arena.take(static_cast<std::size_t>(planning_.threads) * conv_.vector_bytes());
+      if (trains || memory.grad_src != nullptr)
+        memory.choices = arena.take_array<std::uint8_t>(conv_.choices());
+    }
     if (memory.grad_src != nullptr) memory.transposed_weights = take(arena, conv_.transposed_spectra(), 1);
     if (trains || memory.grad_src != nullptr)
       memory.grad_dst_spectra = take(arena, conv_.dst_spectra(), keeps ? conv_.pieces() : conv_.concurrent);
@@ -276,7 +289,23 @@ std::optional<ConvFft> plan_conv_fft(const Planning& planning, const model::Conv
 
 }  // namespace
 
-PlannedGroupPtr plan_fft_group(Planning& planning, const model::Conv2d& layer, const AffinePlace& place) {
+namespace {
+
+/// The pooling, if its blocks are vectors of the convolution.
+std::shared_ptr<const fft::PoolAfter> plan_pool_after(const Planning& planning, const model::MaxPool* layer,
+                                                      const ConvFft& conv, const AffinePlace& place) {
+  if (layer == nullptr || conv.dst.block != conv.lanes()) return nullptr;
+  const std::optional<PlannedPool> planned = plan_pool(
+      *layer, planning.batch, activations(planning.batch, place.out, place.type, place.format), place.out);
+  if (!planned || planned->pool.set != conv.set) return nullptr;
+  return std::make_shared<const fft::PoolAfter>(
+      fft::PoolAfter{planned->pool, plan_block_pool(planned->pool)});
+}
+
+}  // namespace
+
+PlannedGroupPtr plan_fft_group(Planning& planning, const model::Conv2d& layer, const AffinePlace& place,
+                               const model::MaxPool* pool) {
   if (planning.conv == ConvMethod::direct || place.choose_dst || layer.valid) return nullptr;
   const int threads = planning.conv_threads;
   const Planning::Weights* const wanted = planning.wanted_weights(layer.name);
@@ -296,8 +325,9 @@ PlannedGroupPtr plan_fft_group(Planning& planning, const model::Conv2d& layer, c
     least = cost;
   }
   if (!best) return nullptr;
-  return std::make_unique<FftGroup>(planning, layer, place,
-                                    *plan_conv_fft(planning, layer, place, *best, planning.threads));
+  ConvFft conv = *plan_conv_fft(planning, layer, place, *best, planning.threads);
+  conv.pool = plan_pool_after(planning, pool, conv, place);
+  return std::make_unique<FftGroup>(planning, layer, place, conv);
 }
 
 }  // namespace cifar_mpi::cpu

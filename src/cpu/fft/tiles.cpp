@@ -110,41 +110,98 @@ Tiling tiling_for(const Extent& image, int kernel, engine::Precision precision) 
   return best;
 }
 
-void transform(const ConvFft& conv, const ImageShape& shape, const std::byte* images, int first, bool reaches,
-               const SpectraShape& spectra, float* to) {
-  const Transforms& transforms = reaches ? conv.reaching : conv.inside;
-  for_all_tiles(conv, spectra, [&](const TileRun& run) {
-    const std::byte* const image = images + shape.offset(first + run.image, run.channel);
-    for_each_tile(conv, shape, spectra, reaches, run,
-                  [&](std::ptrdiff_t row, const TransformPlace& place, std::size_t at, const Tile&) {
-                    transforms.forward(place, image + at, to + spectra.at(row, run.channel));
-                  });
+namespace {
+
+/// The tiles of one vector of channels of an image, which begins at `image`.
+void transform_run(const ConvFft& conv, const PieceImages& piece, const TileRun& run, const std::byte* image,
+                   const SpectraShape& spectra, float* to) {
+  const Transforms& transforms = piece.reaches ? conv.reaching : conv.inside;
+  for_each_tile(conv, piece.shape, spectra, piece.reaches, run,
+                [&](std::ptrdiff_t row, const TransformPlace& place, std::size_t at, const Tile&) {
+                  transforms.forward(place, image + at, to + spectra.at(row, run.channel));
+                });
+}
+
+void transform_run_back(const ConvFft& conv, const PieceImages& piece, const TileRun& run,
+                        const SpectraShape& spectra, const float* from, const float* biases, bool relu,
+                        std::byte* image) {
+  const Transforms& transforms = piece.reaches ? conv.reaching : conv.inside;
+  const int c = run.channel;
+  // What earlier tiles reach.
+  const int reached = piece.reaches && conv.tiles() > 1 ? conv.kernel - 1 : 0;
+  for_each_tile(conv, piece.shape, spectra, piece.reaches, run,
+                [&](std::ptrdiff_t row, const TransformPlace& place, std::size_t at, const Tile& tile) {
+                  transforms.inverse(place, from + spectra.at(row, c),
+                                     {conv.scale(), biases == nullptr ? nullptr : biases + c, relu,
+                                      tile.below ? reached : 0, tile.after ? reached : 0},
+                                     image + at);
+                });
+}
+
+/// Calls body(run) for each vector of channels of the images of a piece, with all of its tiles.
+template <class Body>
+void for_all_vectors(const ConvFft& conv, const SpectraShape& spectra, const Body& body) {
+  parallel_for(std::ptrdiff_t{conv.samples} * spectra.panels(), [&](std::ptrdiff_t i) {
+    const int vector = static_cast<int>(i);
+    body(TileRun{vector % conv.samples, vector / conv.samples * conv.lanes(), {0, conv.tiles()}});
   });
 }
 
-void transform_back(const ConvFft& conv, const ImageShape& shape, const SpectraShape& spectra,
-                    const float* from, bool reaches, const float* biases, bool relu, std::byte* images,
-                    int first) {
-  const Transforms& transforms = reaches ? conv.reaching : conv.inside;
-  const bool adds = reaches && conv.tiles() > 1;
-  // What earlier tiles reach.
-  const int reached = adds ? conv.kernel - 1 : 0;
-  const auto transform_run = [&](const TileRun& run) {
-    const int c = run.channel;
-    std::byte* const image = images + shape.offset(first + run.image, c);
-    for_each_tile(conv, shape, spectra, reaches, run,
-                  [&](std::ptrdiff_t row, const TransformPlace& place, std::size_t at, const Tile& tile) {
-                    transforms.inverse(place, from + spectra.at(row, c),
-                                       {conv.scale(), biases == nullptr ? nullptr : biases + c, relu,
-                                        tile.below ? reached : 0, tile.after ? reached : 0},
-                                       image + at);
-                  });
+/// One vector of channels of an image before the pooling.
+ImageShape vector_of(const ConvFft& conv) {
+  ImageShape shape = conv.dst;
+  shape.extent.channels = shape.block = conv.lanes();
+  return shape;
+}
+
+std::byte* scratch_of_thread(const ConvFft& conv, const ConvFftMemory& memory) {
+  return memory.vectors + static_cast<std::size_t>(loop_thread()) * conv.vector_bytes();
+}
+
+}  // namespace
+
+void transform(const ConvFft& conv, const PieceImages& piece, const std::byte* images,
+               const SpectraShape& spectra, float* to) {
+  for_all_tiles(conv, spectra, [&](const TileRun& run) {
+    transform_run(conv, piece, run, images + piece.shape.offset(piece.first + run.image, run.channel),
+                  spectra, to);
+  });
+}
+
+void transform_back(const ConvFft& conv, const PieceImages& piece, const SpectraShape& spectra,
+                    const float* from, const float* biases, bool relu, std::byte* images) {
+  const auto run_back = [&](const TileRun& run) {
+    transform_run_back(conv, piece, run, spectra, from, biases, relu,
+                       images + piece.shape.offset(piece.first + run.image, run.channel));
   };
-  if (!adds) return for_all_tiles(conv, spectra, transform_run);
   // One thread computes all tiles that are added to each other.
-  parallel_for(std::ptrdiff_t{conv.samples} * spectra.panels(), [&](std::ptrdiff_t i) {
-    const int vector = static_cast<int>(i);
-    transform_run({vector % conv.samples, vector / conv.samples * conv.lanes(), {0, conv.tiles()}});
+  if (piece.reaches && conv.tiles() > 1) {
+    for_all_vectors(conv, spectra, run_back);
+  } else {
+    for_all_tiles(conv, spectra, run_back);
+  }
+}
+
+void transform_pooled(const ConvFft& conv, const ConvFftMemory& memory, int first,
+                      const SpectraShape& spectra, float* to) {
+  const ImageShape vector = vector_of(conv), stored = conv.stored_dst();
+  for_all_vectors(conv, spectra, [&](const TileRun& run) {
+    std::byte* const scratch = scratch_of_thread(conv, memory);
+    const std::size_t at = stored.offset(first + run.image, run.channel);
+    conv.pool->block.backward(memory.grad_dst + at, memory.choices + at / stored.value_bytes, scratch);
+    transform_run(conv, {vector, 0, false}, run, scratch, spectra, to);
+  });
+}
+
+void transform_back_pooled(const ConvFft& conv, const ConvFftMemory& memory, int first,
+                           const SpectraShape& spectra, const float* from, const float* biases) {
+  const ImageShape vector = vector_of(conv), stored = conv.stored_dst();
+  for_all_vectors(conv, spectra, [&](const TileRun& run) {
+    std::byte* const scratch = scratch_of_thread(conv, memory);
+    transform_run_back(conv, {vector, 0, false}, run, spectra, from, biases, conv.relu, scratch);
+    const std::size_t at = stored.offset(first + run.image, run.channel);
+    conv.pool->block.forward(scratch, memory.dst + at,
+                             memory.choices == nullptr ? nullptr : memory.choices + at / stored.value_bytes);
   });
 }
 
