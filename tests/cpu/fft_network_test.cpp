@@ -173,8 +173,13 @@ TEST(WinogradNetwork, IsTakenWhereItWasMeasuredToBeFaster) {
     int side, channels, batch;
     bool takes;
   };
-  for (const Measured& m :
-       {Measured{32, 16, 128, false}, {16, 32, 128, true}, {8, 64, 128, true}, {8, 64, 2, false}}) {
+  for (const Measured& m : {Measured{32, 16, 128, false},
+                            {16, 32, 128, true},
+                            {8, 64, 128, true},
+                            {8, 64, 2, false},
+                            {3, 256, 128, true},
+                            {3, 256, 16, false},
+                            {2, 256, 128, false}}) {
     const model::NetSpec net = network_of_3x3(m.side, m.channels, false);
     EXPECT_EQ(goes_by_winograd(NetworkRun({.net = net, .batch = m.batch}), "second"), m.takes)
         << m.side << " pixels, " << m.channels << " channels, batch " << m.batch;

@@ -203,6 +203,14 @@ int shared_well(const ConvFft& conv, int samples, int threads) {
 ///   16x16        32   4.5  4.4  4.1    5.2  5.4  5.4
 ///    8x8         64   4.2  3.8  2.9    5.9  6.1  4.8
 ///
+/// On images of one tile direct kernels do not reach the rate of large products. With 256 channels of 3x3 pixels, as
+/// at the end of `fast94`, the same in two runs in turn with direct kernels:
+///
+///   batch   Winograd       direct
+///      64    7.9   8.6    12.7  12.5
+///     128   14.7  14.2    21.8  24.3
+///     256   36.3  28.5    55.1  54.7
+///
 /// Each part is weighted by how much longer its busiest thread takes than with perfect sharing; direct
 /// kernels share work well.
 double passes_of(bool wants_grad_src) { return wants_grad_src ? 3.0 : 2.0; }
@@ -211,7 +219,8 @@ double direct_cost(const ConvFft& conv, bool wants_grad_src, engine::Precision p
   const double pairs = static_cast<double>(conv.src.extent.channels) * conv.dst.extent.channels;
   const double taps =
       taps_inside(conv.src.extent.height, conv.kernel) * taps_inside(conv.src.extent.width, conv.kernel);
-  return passes_of(wants_grad_src) * 2.0 * taps * conv.batch * pairs / direct_speed(precision);
+  const double slower = conv.winograd && conv.tiles() == 1 ? 1.5 : 1.0;
+  return slower * passes_of(wants_grad_src) * 2.0 * taps * conv.batch * pairs / direct_speed(precision);
 }
 
 double transforms_cost(const ConvFft& conv, bool wants_grad_src, int threads) {
