@@ -33,7 +33,7 @@
 /// the same layout without imaginary parts. So the operands of a tile of a product are a few contiguous runs of memory.
 namespace cifar_mpi::cpu::fft {
 
-/// A panel has as many channels as the vector set has lanes; the last one may have others, which are zero.
+/// A panel has as many channels as the vector set has lanes. Lanes beyond the last channel are zero.
 struct SpectraShape {
   int slots = 0;
   int rows = 0;
@@ -59,7 +59,7 @@ struct ImageShape {
   int block = 0;
   std::size_t value_bytes = 4;
 
-  /// The last block may have others, which are zero.
+  /// With those that pad the last block, which are zero.
   int stored_channels() const { return (extent.channels + block - 1) / block * block; }
   std::size_t image_bytes() const { return offset(1, 0); }
   /// Bytes before the first pixel of `channel` of `image`.
@@ -74,8 +74,8 @@ struct Tile {
   bool after = false;  ///< another tile of its row
 };
 
-/// A max-pooling that follows the convolution, of one vector of channels of an image at a time. So the convolution's
-/// output and its gradient stay in the cache, and only pooled values and their gradients are in memory.
+/// A max-pooling after the convolution. A thread pools one vector of channels of an image at a time, so the output of
+/// the convolution and its gradient stay in the cache, and only pooled values and their gradients are stored.
 struct PoolAfter {
   Pool pool;  ///< whose blocks are vectors
   BlockPool block;
@@ -97,7 +97,7 @@ struct ConvFft {
   int kernel = 0;
   ImageShape src, dst;
   bool relu = false;                      ///< at the end of the forward pass
-  std::shared_ptr<const PoolAfter> pool;  ///< after that; null: none
+  std::shared_ptr<const PoolAfter> pool;  ///< after the ReLU; null: none
   bool winograd = false;  ///< F(4x4, 3x3), see winograd.hpp: `kernel` is 3 and images are fp32
   Transforms reaching;    ///< of tiles with what they reach; with_kernels sets this and all later members
   Transforms inside;      ///< of tiles alone
@@ -210,11 +210,11 @@ std::vector<Tile> tiles_of(const ConvFft& conv, bool reaches);
 /// Places of the padding before an image.
 constexpr int padding_before(int kernel) { return (kernel - 1) / 2; }
 
-/// The images of a piece, from `first` on, and how they become spectra or spectra become them.
+/// The images of a piece, from `first` on.
 struct PieceImages {
   const ImageShape& shape;
   int first = 0;
-  bool reaches = false;  ///< includes what a tile's outputs read beyond its edges; such tiles are added
+  bool reaches = false;  ///< tiles include what their outputs read beyond their edges, and are added
 };
 
 void transform(const ConvFft& conv, const PieceImages& piece, const std::byte* images,
@@ -223,7 +223,8 @@ void transform(const ConvFft& conv, const PieceImages& piece, const std::byte* i
 void transform_back(const ConvFft& conv, const PieceImages& piece, const SpectraShape& spectra,
                     const float* from, const float* biases, bool relu, std::byte* images);
 
-/// The same of the convolution's output with a pooling: from the gradients of pooled values, and to pooled values.
+/// The same of the convolution's output if a pooling follows: from the gradients of pooled values, and to pooled
+/// values.
 void transform_pooled(const ConvFft& conv, const ConvFftMemory& memory, int first,
                       const SpectraShape& spectra, float* to);
 void transform_back_pooled(const ConvFft& conv, const ConvFftMemory& memory, int first,

@@ -40,7 +40,7 @@ struct ProductSide {
 struct ProductShape {
   int first = 0;  ///< a multiple of the rows of a tile
   int rows = 0;
-  int columns = 0;  ///< the last panel of B and C may have others
+  int columns = 0;  ///< the last panel of B and C may have padding
   int depth = 0;
   int last_depth = 0;
   int pieces = 1;
