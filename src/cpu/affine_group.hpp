@@ -50,9 +50,11 @@ inline float* grad_biases_of(const engine::Operands& operands) {
   return operands.params.size() > 1 ? operands.params[1].grad : nullptr;
 }
 
-/// The group of a convolution by FFT, with the ReLU after it; `place` describes the whole batch, its format
-/// the images on both sides. Null if there is no transform for the layer, the method is direct, the method is
-/// automatic and direct kernels are faster, or the layer is the first one and reads NCHW images.
-PlannedGroupPtr plan_fft_group(Planning& planning, const model::Conv2d& layer, const AffinePlace& place);
+/// The group of a convolution by FFT, with the ReLU after it, and with the `pool` after that where images are
+/// in blocks of channels; `pool` may be null. `place` describes the whole batch, its format the images on both
+/// sides. Null if there is no transform for the layer, the method is direct, the method is automatic and
+/// direct kernels are faster, or the layer is the first one and reads NCHW images.
+PlannedGroupPtr plan_fft_group(Planning& planning, const model::Conv2d& layer, const AffinePlace& place,
+                               const model::MaxPool* pool);
 
 }  // namespace cifar_mpi::cpu

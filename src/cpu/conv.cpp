@@ -102,12 +102,20 @@ bool has_kernels_for_planes(const Planning& planning, const model::Conv2d& layer
   return !affine.kernels.forward.is_reference() && !affine.kernels.weight_gradient.is_reference();
 }
 
-/// Blocks where they are faster, see conv.hpp.
-memory::format_tag format_of(const Planning& planning, const model::Conv2d& layer, const AffinePlace& place) {
-  const int block = widest_block();
-  const bool fits = layer.kernel == 3 && place.in.channels % block == 0 && place.out.channels % block == 0;
+/// Blocks where they are faster, see conv.hpp. `pads`: also where padding is up to a quarter of the input.
+memory::format_tag format_of(const Planning& planning, const model::Conv2d& layer, const AffinePlace& place,
+                             bool pads) {
+  const int block = widest_block(), in = place.in.channels, stored = (in + block - 1) / block * block;
+  const bool fits =
+      layer.kernel == 3 && (pads ? 3 * stored <= 4 * in : stored == in) && place.out.channels % block == 0;
   if (!fits || planning.precision == engine::Precision::bf16) return memory::format_tag::nhwc;
   return block == 16 ? memory::format_tag::nChw16c : memory::format_tag::nChw8c;
+}
+
+AffinePlace with_format(const Planning& planning, AffinePlace place, memory::format_tag format) {
+  place.format = format;
+  if (!place.choose_dst) place.src = activations(planning.batch, place.in, planning.type, format);
+  return place;
 }
 
 }  // namespace
@@ -186,12 +194,13 @@ PlannedGroupPtr plan_conv_group(Planning& planning, const engine::Chain& chain) 
   const Planning::Weights* const wanted = planning.wanted_weights(layer->name);
   if (wanted != nullptr) place.master = &wanted->master;
   const Desc nhwc = planning.nhwc(place.in);
-  place.format = format_of(planning, *layer, place);
   const bool first = !place.wants_grad_src && has_kernels_for_planes(planning, *layer, place);
   // One-channel images are NHWC in any order.
   place.choose_dst = first && !(place.src == nhwc);
-  if (!place.choose_dst) place.src = activations(planning.batch, place.in, planning.type, place.format);
-  if (PlannedGroupPtr by_fft = plan_fft_group(planning, *layer, place)) return by_fft;
+  const AffinePlace padded = with_format(planning, place, format_of(planning, *layer, place, true));
+  const auto* const pool = chain.as<model::MaxPool>(place.relu ? 2 : 1);
+  if (PlannedGroupPtr by_fft = plan_fft_group(planning, *layer, padded, pool)) return by_fft;
+  place = with_format(planning, place, format_of(planning, *layer, place, false));
   if (PlannedGroupPtr fused = plan_conv_pool_group(planning, chain, place)) return fused;
 
   choose_gradient(planning, *layer, place);

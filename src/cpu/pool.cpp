@@ -331,4 +331,28 @@ Task plan_pool_backward(const std::string& name, const Pool& pool, const std::by
   return task;
 }
 
+BlockPool plan_block_pool(const Pool& pool) {
+  const auto bytes = static_cast<std::ptrdiff_t>(pool.value_bytes());
+  const auto for_runs = [](const Rows& rows, const auto& body) {
+    for (const std::vector<Run>& row : rows) {
+      for (const Run& run : row) body(run);
+    }
+  };
+  BlockPool block;
+  block.forward = [=, kernel = version<Forward>(pool), rows = forward_rows(pool)](
+                      const std::byte* src, std::byte* dst, std::uint8_t* choices) {
+    for_runs(rows, [&](const Run& run) {
+      kernel(pool, run, src + run.from * bytes, dst + run.to * bytes,
+             choices == nullptr ? nullptr : choices + run.to);
+    });
+  };
+  block.backward = [=, kernel = version<Backward>(pool), rows = backward_rows(pool)](
+                       const std::byte* grad_dst, const std::uint8_t* choices, std::byte* grad_src) {
+    for_runs(rows, [&](const Run& run) {
+      kernel(pool, run, grad_dst + run.from * bytes, choices + run.from, grad_src + run.to * bytes);
+    });
+  };
+  return block;
+}
+
 }  // namespace cifar_mpi::cpu

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "cifar_mpi/base/shape.hpp"
@@ -61,5 +62,12 @@ engine::Task plan_pool_forward(const std::string& name, const Pool& pool, const 
 /// Each input receives the fp32 sum of the gradients of the windows that chose it, in their row-by-row order.
 engine::Task plan_pool_backward(const std::string& name, const Pool& pool, const std::byte* grad_dst,
                                 const std::uint8_t* choices, std::byte* grad_src);
+
+/// The passes of one block of one image, for kernels that pool in the cache what they compute.
+struct BlockPool {
+  std::function<void(const std::byte* src, std::byte* dst, std::uint8_t* choices)> forward;
+  std::function<void(const std::byte* grad_dst, const std::uint8_t* choices, std::byte* grad_src)> backward;
+};
+BlockPool plan_block_pool(const Pool& pool);
 
 }  // namespace cifar_mpi::cpu

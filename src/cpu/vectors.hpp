@@ -71,11 +71,15 @@ template <class V>
   return values;
 }
 
-/// Values that lie `step` apart.
+/// `count` values that lie `step` apart, then zeros.
 template <class V, class T>
-[[gnu::always_inline]] inline V load_apart(const T* from, std::ptrdiff_t step) {
-  V values;
-  for (int lane = 0; lane < kLanesIn<V>; ++lane) values[lane] = to_float(from[lane * step]);
+[[gnu::always_inline]] inline V load_apart(const T* from, std::ptrdiff_t step, int count) {
+  V values{};
+  if (count >= kLanesIn<V>) {
+    for (int lane = 0; lane < kLanesIn<V>; ++lane) values[lane] = to_float(from[lane * step]);
+  } else {
+    for (int lane = 0; lane < count; ++lane) values[lane] = to_float(from[lane * step]);
+  }
   return values;
 }
 

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <string>
+#include <tuple>
 #include <vector>
 
+#include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/model/net_builder.hpp"
 #include "cpu/dnnl.hpp"
 #include "cpu/network_run.hpp"
@@ -178,7 +180,9 @@ TEST(WinogradNetwork, IsTakenWhereItWasMeasuredToBeFaster) {
                             {8, 64, 2, false},
                             {4, 512, 64, true},
                             {4, 512, 8, false},
-                            {3, 256, 256, true},
+                            {3, 256, 128, true},
+                            {3, 256, 16, false},
+                            {2, 256, 128, false},
                             {32, 16, 128, false, Precision::bf16},
                             {16, 32, 128, !has_amx(), Precision::bf16},
                             {8, 64, 128, !has_amx(), Precision::bf16},
@@ -191,6 +195,43 @@ TEST(WinogradNetwork, IsTakenWhereItWasMeasuredToBeFaster) {
     if (m.precision == Precision::bf16) continue;  // Fourier transforms do not cut its images
     const RunSpec asked{.net = net, .batch = m.batch, .conv = ConvMethod::fft};
     EXPECT_TRUE(goes_by_fft(NetworkRun(asked), "second"));
+  }
+}
+
+/// A convolution of 3x3 before a pooling.
+model::NetSpec network_with_pool(int side, int channels, bool relu, const model::MaxPool& pool) {
+  model::NetBuilder net("pooled", {side, side - 1, 3}, 10);
+  model::Value x = net.relu(net.conv(net.image(), {.name = "first", .out_channels = channels, .kernel = 3}));
+  x = net.conv(x, {.name = "second", .out_channels = 32, .kernel = 3, .with_bias = false});
+  x = net.max_pool(relu ? net.relu(x) : x, pool);
+  return net.softmax_cross_entropy(
+      net.linear(net.global_avg_pool(x, {"mean"}), {.name = "classifier", .outputs = 10}));
+}
+
+/// With 24 channels the last block of AVX-512 is padded.
+TEST(FftNetwork, PoolsWhatItComputesWithTheReferenceGradientsAndDeclaresEveryByte) {
+  if (!has_avx2()) GTEST_SKIP() << "blocks of channels need vectors of 8";
+  const model::MaxPool halves{.name = "pool", .kernel = 2, .stride = 2, .valid = true};
+  for (const ConvMethod conv : {ConvMethod::fft, ConvMethod::winograd}) {
+    for (const auto& [side, channels, relu, pool] :
+         {std::tuple{7, 24, false, halves}, {7, 32, true, halves}, {17, 24, true, {"pool", 3, 2}}}) {
+      const model::NetSpec net = network_with_pool(side, channels, relu, pool);
+      for (const int batch : {2, 24}) {
+        for (const int threads : {1, 2, 5}) {
+          SCOPED_TRACE(
+              concat(side, " pixels, ", channels, " channels, batch ", batch, ", ", threads, " threads"));
+          const RunSpec spec{.net = net, .batch = batch, .threads = threads, .conv = conv};
+          NetworkRun run(spec);
+          EXPECT_TRUE(goes_by(run, "second + pool", conv == ConvMethod::fft ? "FFT" : "Winograd"))
+              << run.tower->plan_text();
+          const auto wanted = run.wanted();
+          run.run(run.gradient_program());
+          test::expect_reference_gradients(run, wanted, tolerance(net));
+          const auto found = NetworkRun(spec).results(RunnerKind::audit);
+          EXPECT_TRUE(found == NetworkRun(spec).results(RunnerKind::lanes));
+        }
+      }
+    }
   }
 }
 

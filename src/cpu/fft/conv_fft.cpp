@@ -26,7 +26,7 @@ TransformPlace place_of_taps(const ConvFft& conv, const SpectraShape& spectra, b
   place.column_step = rotated ? -pairs : pairs;
   place.row_step = conv.kernel * place.column_step;
   place.slot_step = spectra.slot_step();
-  place.im_step = spectra.channels;
+  place.im_step = spectra.lanes;
   place.spectrum_next = spectra.row_step();
   return place;
 }
@@ -52,28 +52,35 @@ void multiply_slots(const ConvFft& conv, const SlotProducts& p) {
   const auto multiply_range = [&](Range range) {
     for (std::ptrdiff_t i = range.begin; i < range.end;) {
       const std::ptrdiff_t slot = p.first + i / tiles, first = i % tiles;
-      const std::ptrdiff_t count = std::min(tiles - first, range.end - i), row = first * tile;
+      const std::ptrdiff_t count = std::min(tiles - first, range.end - i);
       ProductShape part = shape;
-      part.rows = static_cast<int>(std::min(count * tile, shape.rows - row));
+      part.first = static_cast<int>(first * tile);
+      part.rows = static_cast<int>(std::min(count * tile, std::ptrdiff_t{shape.rows} - part.first));
       if (first + count < tiles) part.a.next = part.b.next = 0;  // the next slot belongs to another thread
-      p.product(part, p.a + slot * p.a_step + row * shape.a.row, p.b + slot * p.b_step,
-                p.c + slot * p.c_step + row * shape.c.row);
+      p.product(part, p.a + slot * p.a_step, p.b + slot * p.b_step, p.c + slot * p.c_step);
       i += count;
     }
   };
   parallel_ranges(std::ptrdiff_t{p.last - p.first} * tiles, multiply_range, tiles);
 }
 
-/// Products of a piece's spectra [slots, samples, …] with those of weights.
+/// C, whose rows are tiles of images or channels.
+ProductSide result_side(const SpectraShape& c) { return {c.row_step(), 0, 0, c.panel_step(), 0}; }
+
+/// Products of a piece's spectra [slots, samples, …] with those of weights; the pieces of k are the panels of A.
 void multiply(const ConvFft& conv, Product product, const SpectraShape& a, const float* from,
               const SpectraShape& b, const float* weights, const SpectraShape& c, float* to) {
-  const ProductShape shape{a.rows,
+  const int lanes = a.lanes;
+  const ProductShape shape{0,
+                           a.rows,
                            c.channels,
-                           a.channels,
-                           1,
-                           {a.row_step(), 1, 0, a.channels},
-                           {0, b.row_step(), 0, b.channels, b.slot_step()},
-                           {c.row_step(), 0, 0, c.channels}};
+                           lanes,
+                           a.channels - (a.panels() - 1) * lanes,
+                           a.panels(),
+                           lanes,
+                           {a.row_step(), 1, a.panel_step(), lanes * a.row_step(), a.slot_step()},
+                           {0, b.row_step(), lanes * b.row_step(), b.panel_step(), b.slot_step()},
+                           result_side(c)};
   multiply_slots(
       conv, {product, shape, 0, a.slots, from, a.slot_step(), weights, b.slot_step(), to, c.slot_step()});
 }
@@ -83,8 +90,10 @@ double products_flops(const ConvFft& conv) {
   if (conv.winograd)
     return 2.0 * conv.slots() * conv.batch * conv.tiles() * conv.src.extent.channels *
            conv.dst.extent.channels;
-  const ProductShape shape{
-      conv.batch * conv.tiles(), conv.dst.extent.channels, conv.src.extent.channels, 1, {}, {}, {}};
+  ProductShape shape;
+  shape.rows = conv.batch * conv.tiles();
+  shape.columns = conv.dst.extent.channels;
+  shape.last_depth = conv.src.extent.channels;
   return conv.slots() * product_flops(shape);
 }
 TransformFlops taps_flops(const ConvFft& conv) {
@@ -101,6 +110,14 @@ std::ptrdiff_t first_tap(const ConvFft& conv, bool rotated) {
 }
 Bytes images_of(const ConvFft& conv, const ImageShape& shape, const std::byte* images) {
   return {images, static_cast<std::size_t>(conv.batch) * shape.image_bytes()};
+}
+
+/// Of all threads.
+Bytes vectors_of(const ConvFft& conv, const ConvFftMemory& memory) {
+  return {memory.vectors, static_cast<std::size_t>(loop_threads()) * conv.vector_bytes()};
+}
+Bytes choices_of(const ConvFft& conv, const ConvFftMemory& memory) {
+  return bytes_of(memory.choices, conv.choices());
 }
 
 Bytes spectra_of(const SpectraShape& shape, const float* spectra, int pieces) {
@@ -139,13 +156,16 @@ void multiply_gradients(const ConvFft& conv, const float* src_spectra, const Con
                         int pieces, int first, int last) {
   const SpectraShape x = conv.src_spectra(), g = conv.dst_spectra(), w = conv.gradient_spectra();
   const ProductShape shape{
+      0,
       x.channels,
       g.channels,
       x.rows,
+      x.rows,
       pieces,
-      {1, x.row_step(), static_cast<std::ptrdiff_t>(x.floats()), x.channels, x.slot_step()},
-      {0, g.row_step(), static_cast<std::ptrdiff_t>(g.floats()), g.channels, g.slot_step()},
-      {w.row_step(), 0, 0, w.channels}};
+      x.lanes,
+      {1, x.row_step(), static_cast<std::ptrdiff_t>(x.floats()), x.panel_step(), x.slot_step()},
+      {0, g.row_step(), static_cast<std::ptrdiff_t>(g.floats()), g.panel_step(), g.slot_step()},
+      result_side(w)};
   multiply_slots(conv,
                  {conv.recomputes ? conv.sum : conv.correlate, shape, first, last, src_spectra, x.slot_step(),
                   memory.grad_dst_spectra, g.slot_step(), memory.grad_weights_spectra, w.slot_step()});
@@ -161,12 +181,13 @@ int gradient_parts(const ConvFft& conv, int threads) {
 
 void transform_back_taps(const ConvFft& conv, const float* spectra, float* taps) {
   const SpectraShape shape = conv.gradient_spectra();
-  const TransformPlace place = place_of_taps(conv, shape, conv.gradient_reaches());
-  const int vectors = shape.channels / conv.lanes();
-  taps += first_tap(conv, conv.gradient_reaches());
-  parallel_for(std::ptrdiff_t{shape.rows} * vectors, [&](std::ptrdiff_t i) {
-    const std::ptrdiff_t row = i / vectors, c = i % vectors * conv.lanes();
-    conv.taps.inverse(place, spectra + row * shape.row_step() + c, {conv.scale()},
+  const bool rotated = conv.gradient_reaches();
+  const TransformPlace place = place_of_taps(conv, shape, rotated);
+  const int panels = shape.panels();
+  taps += first_tap(conv, rotated);
+  parallel_for(std::ptrdiff_t{shape.rows} * panels, [&](std::ptrdiff_t i) {
+    const std::ptrdiff_t row = i / panels, c = i % panels * conv.lanes();
+    conv.taps.inverse(place, spectra + shape.at(row, c), {conv.scale()},
                       as_bytes(taps + row * shape.channels + c));
   });
 }
@@ -180,8 +201,8 @@ void sum_biases(const ConvFft& conv, const float* spectra, float* grad_biases) {
     for (int row = 0; row < conv.batch * conv.tiles(); ++row) {
       const float* const zero_frequency = spectra +
                                           row / shape.rows * static_cast<std::ptrdiff_t>(shape.floats()) +
-                                          row % shape.rows * shape.row_step();
-      for (std::ptrdiff_t c = first; c < first + lanes; ++c) grad_biases[c] += zero_frequency[c];
+                                          shape.at(row % shape.rows, first);
+      for (std::ptrdiff_t c = 0; c < lanes; ++c) grad_biases[first + c] += zero_frequency[c];
     }
   });
 }
@@ -190,12 +211,16 @@ void data_gradient_of_piece(const ConvFft& conv, const ConvFftMemory& memory, in
   const SpectraShape x = conv.src_spectra(), y = conv.dst_spectra();
   float* const spectra = part_of(y, memory.grad_dst_spectra, memory.keeps_grad_dst_spectra ? piece : scratch);
   const int first = piece * conv.samples;
-  transform(conv, conv.dst, memory.grad_dst, first, conv.gradient_reaches(), y, spectra);
+  if (conv.pool != nullptr) {
+    transform_pooled(conv, memory, first, y, spectra);
+  } else {
+    transform(conv, {conv.dst, first, conv.gradient_reaches()}, memory.grad_dst, y, spectra);
+  }
   if (memory.grad_src == nullptr) return;
   float* const product = part_of(x, memory.product, scratch);
   multiply(conv, conv.convolve, y, spectra, conv.transposed_spectra(), memory.transposed_weights, x, product);
-  transform_back(conv, conv.src, x, product, !conv.gradient_reaches(), nullptr, false, memory.grad_src,
-                 first);
+  transform_back(conv, {conv.src, first, !conv.gradient_reaches()}, x, product, nullptr, false,
+                 memory.grad_src);
 }
 
 }  // namespace
@@ -233,8 +258,9 @@ Task plan_fft_weights(const std::string& name, const ConvFft& conv, const float*
     TransformPlace place = place_of_taps(conv, shape, rotated);
     place.lane_step = lane_step;
     const std::ptrdiff_t row = item % shape.rows, c = item / shape.rows * conv.lanes();
+    place.lanes = static_cast<int>(std::min<std::ptrdiff_t>(conv.lanes(), shape.channels - c));
     conv.taps.forward(place, as_bytes(weights + first_tap(conv, rotated) + row * row_step + c * lane_step),
-                      to + row * shape.row_step() + c);
+                      to + shape.at(row, c));
   };
   Task task{name, {bytes_of(weights, conv.weight_floats())}, {}, {}, {}};
   task.writes.push_back(spectra_of(conv.weight_spectra(), memory.weights, 1));
@@ -244,11 +270,9 @@ Task plan_fft_weights(const std::string& name, const ConvFft& conv, const float*
   task.start = [conv, memory, transform_taps](Lane&) {
     const SpectraShape plain = conv.weight_spectra(), transposed = conv.transposed_spectra();
     const std::ptrdiff_t outputs = conv.dst.extent.channels;
-    const std::ptrdiff_t of_plain = plain.rows * std::ptrdiff_t{plain.channels / conv.lanes()};
+    const std::ptrdiff_t of_plain = std::ptrdiff_t{plain.rows} * plain.panels();
     const std::ptrdiff_t of_transposed =
-        memory.transposed_weights == nullptr
-            ? 0
-            : transposed.rows * std::ptrdiff_t{transposed.channels / conv.lanes()};
+        memory.transposed_weights == nullptr ? 0 : std::ptrdiff_t{transposed.rows} * transposed.panels();
     parallel_for(of_plain + of_transposed, [&](std::ptrdiff_t i) {
       if (i < of_plain) {
         transform_taps(plain, outputs, 1, false, memory.weights, i);
@@ -269,9 +293,13 @@ Task plan_fft_forward(const std::string& name, const ConvFft& conv, const ConvFf
   task.reads = {images_of(conv, conv.src, memory.src), spectra_of(w, memory.weights, 1)};
   if (biases != nullptr) task.reads.push_back(bytes_of(biases, static_cast<std::size_t>(y.channels)));
   task.writes = {
-      images_of(conv, conv.dst, memory.dst),
+      images_of(conv, conv.stored_dst(), memory.dst),
       spectra_of(x, memory.src_spectra, memory.keeps_src_spectra ? conv.pieces() : conv.concurrent),
       spectra_of(y, memory.product, conv.concurrent)};
+  if (conv.pool != nullptr) {
+    task.writes.push_back(vectors_of(conv, memory));
+    if (memory.choices != nullptr) task.writes.push_back(choices_of(conv, memory));
+  }
   task.cost.flops = images_flops(conv, conv.src, true).forward + products_flops(conv) +
                     images_flops(conv, conv.dst, false).inverse;
   task.start = [=](Lane& lane) {
@@ -279,9 +307,13 @@ Task plan_fft_forward(const std::string& name, const ConvFft& conv, const ConvFf
       float* const spectra = part_of(x, memory.src_spectra, memory.keeps_src_spectra ? piece : scratch);
       float* const product = part_of(y, memory.product, scratch);
       const int first = piece * conv.samples;
-      transform(conv, conv.src, memory.src, first, true, x, spectra);
+      transform(conv, {conv.src, first, true}, memory.src, x, spectra);
       multiply(conv, conv.correlate, x, spectra, w, memory.weights, y, product);
-      transform_back(conv, conv.dst, y, product, false, biases, conv.relu, memory.dst, first);
+      if (conv.pool != nullptr) {
+        transform_back_pooled(conv, memory, first, y, product, biases);
+      } else {
+        transform_back(conv, {conv.dst, first, false}, y, product, biases, conv.relu, memory.dst);
+      }
     });
   };
   return task;
@@ -292,9 +324,13 @@ Task plan_fft_data_gradient(const std::string& name, const ConvFft& conv, const 
   const bool computes_grad_src = memory.grad_src != nullptr;
   Task task;
   task.name = name;
-  task.reads = {images_of(conv, conv.dst, memory.grad_dst)};
+  task.reads = {images_of(conv, conv.stored_dst(), memory.grad_dst)};
   task.writes = {spectra_of(y, memory.grad_dst_spectra,
                             memory.keeps_grad_dst_spectra ? conv.pieces() : conv.concurrent)};
+  if (conv.pool != nullptr) {
+    task.reads.push_back(choices_of(conv, memory));
+    task.writes.push_back(vectors_of(conv, memory));
+  }
   task.cost.flops = images_flops(conv, conv.dst, conv.gradient_reaches()).forward;
   if (computes_grad_src) {
     task.reads.push_back(spectra_of(w, memory.transposed_weights, 1));
@@ -323,13 +359,12 @@ Task plan_fft_gradients(const std::string& name, const ConvFft& conv, const Conv
     std::fill_n(memory.grad_weights_spectra, w.floats(), 0.0f);
     for_each_piece(conv, lane, [&](int piece, int scratch) {
       data_gradient_of_piece(conv, memory, piece, scratch);
-      transform(conv, conv.src, memory.src, piece * conv.samples, !conv.gradient_reaches(), x,
+      transform(conv, {conv.src, piece * conv.samples, !conv.gradient_reaches()}, memory.src, x,
                 memory.product);
       multiply_gradients(conv, memory.product, memory, 1, 0, w.slots);
     });
     for (int slot = 0; slot < w.slots && !conv.winograd; ++slot)
-      combine_sums({w.row_step(), 0, 0, w.channels}, w.rows,
-                   memory.grad_weights_spectra + slot * w.slot_step());
+      combine_sums(w.rows * w.panels(), w.lanes, memory.grad_weights_spectra + slot * w.slot_step());
     transform_back_taps(conv, memory.grad_weights_spectra, grad_weights);
   };
   return task;
@@ -356,7 +391,7 @@ Task plan_fft_weight_gradient(const std::string& name, const ConvFft& conv, cons
   task.start = [=](Lane& lane) {
     if (!memory.keeps_src_spectra) {
       for_each_piece(conv, lane, [&](int piece, int) {
-        transform(conv, conv.src, memory.src, piece * conv.samples, !conv.gradient_reaches(), x,
+        transform(conv, {conv.src, piece * conv.samples, !conv.gradient_reaches()}, memory.src, x,
                   part_of(x, memory.src_spectra, piece));
       });
     }

@@ -1,10 +1,12 @@
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "cpu/fft/products.hpp"
 #include "cpu/fft/transforms.hpp"
+#include "cpu/pool.hpp"
 
 /// The three passes of a convolution with stride 1 by the convolution theorem (Mathieu, Henaff and LeCun
 /// 2014).
@@ -26,21 +28,29 @@
 /// zeros. The data gradient of a tile therefore reaches beyond the tile and is added to its neighbours'
 /// (overlap-add), and the weight gradient can use both spectra directly.
 ///
-/// All spectra are fp32 with one layout: [slot][row][real parts of the channels, imaginary parts], see
+/// All spectra are fp32 with one layout: [slot][panel][row][real parts of the panel's channels, imaginary parts], see
 /// SpectraShape. A row of an activation's spectra is a tile of an image. Winograd's filtering (winograd.hpp) has
-/// the same layout without imaginary parts.
+/// the same layout without imaginary parts. So the operands of a tile of a product are a few contiguous runs of memory.
 namespace cifar_mpi::cpu::fft {
 
+/// A panel has as many channels as the vector set has lanes. Lanes beyond the last channel are zero.
 struct SpectraShape {
   int slots = 0;
   int rows = 0;
   int channels = 0;
   int parts = 2;  ///< real and imaginary; 1: real; 3: the sums of ProductKind::sum
+  int lanes = 0;
 
-  std::ptrdiff_t row_step() const { return std::ptrdiff_t{parts} * channels; }
-  /// Rows are padded by a cache line: slots of a power of two of bytes would map to few sets of the cache.
-  std::ptrdiff_t slot_step() const { return rows * row_step() + 16; }
+  int panels() const { return (channels + lanes - 1) / lanes; }
+  std::ptrdiff_t row_step() const { return std::ptrdiff_t{parts} * lanes; }
+  std::ptrdiff_t panel_step() const { return rows * row_step(); }
+  /// Slots are padded by a cache line: slots of a power of two of bytes would map to few sets of the cache.
+  std::ptrdiff_t slot_step() const { return panels() * panel_step() + 16; }
   std::size_t floats() const { return static_cast<std::size_t>(slots * slot_step()); }
+  /// Floats before a row of the panel that begins with `channel`.
+  std::ptrdiff_t at(std::ptrdiff_t row, std::ptrdiff_t channel) const {
+    return channel / lanes * panel_step() + row * row_step();
+  }
 };
 
 /// Layout of an activation: channels in blocks, as LrnShape counts them.
@@ -49,7 +59,9 @@ struct ImageShape {
   int block = 0;
   std::size_t value_bytes = 4;
 
-  std::size_t image_bytes() const { return static_cast<std::size_t>(extent.count()) * value_bytes; }
+  /// With those that pad the last block, which are zero.
+  int stored_channels() const { return (extent.channels + block - 1) / block * block; }
+  std::size_t image_bytes() const { return offset(1, 0); }
   /// Bytes before the first pixel of `channel` of `image`.
   std::size_t offset(int image, int channel) const;
 };
@@ -60,6 +72,13 @@ struct Tile {
   std::ptrdiff_t first_pixel = 0;
   bool below = false;  ///< another tile
   bool after = false;  ///< another tile of its row
+};
+
+/// A max-pooling after the convolution. A thread pools one vector of channels of an image at a time, so the output of
+/// the convolution and its gradient stay in the cache, and only pooled values and their gradients are stored.
+struct PoolAfter {
+  Pool pool;  ///< whose blocks are vectors
+  BlockPool block;
 };
 
 /// The length of a tile of winograd.hpp with what it reaches.
@@ -77,10 +96,11 @@ struct ConvFft {
   bool recomputes = false;
   int kernel = 0;
   ImageShape src, dst;
-  bool relu = false;      ///< at the end of the forward pass
-  bool winograd = false;  ///< F(4x4, 3x3), see winograd.hpp: `kernel` is 3
-  Transforms reaching;    ///< of tiles with what they reach; with_kernels sets this and all later members
-  Transforms inside;      ///< of tiles alone
+  bool relu = false;                      ///< at the end of the forward pass
+  std::shared_ptr<const PoolAfter> pool;  ///< after the ReLU; null: none
+  bool winograd = false;                  ///< F(4x4, 3x3), see winograd.hpp: `kernel` is 3
+  Transforms reaching;  ///< of tiles with what they reach; with_kernels sets this and all later members
+  Transforms inside;    ///< of tiles alone
   Transforms taps;
   Product correlate = nullptr;
   Product convolve = nullptr;
@@ -99,19 +119,38 @@ struct ConvFft {
   /// Size of the transformed result.
   float scale() const { return winograd ? 1.0f : 0.5f / static_cast<float>(length * length); }
   int lanes() const { return lanes_of(set); }
+  /// Of the images at `dst` and `grad_dst`.
+  ImageShape stored_dst() const {
+    return pool == nullptr ? dst : ImageShape{pool->pool.out(), dst.block, dst.value_bytes};
+  }
+  /// Values of `dst`.
+  std::size_t choices() const {
+    return static_cast<std::size_t>(batch) * stored_dst().image_bytes() / dst.value_bytes;
+  }
+  /// Of a vector of channels of an image before the pooling.
+  std::size_t vector_bytes() const {
+    return static_cast<std::size_t>(dst.extent.height * dst.extent.width * lanes()) * dst.value_bytes;
+  }
   /// Rows that a product computes at once, and the multiple of that in `rows`.
   int product_rows() const { return winograd ? rows_of_real_tile(lanes()) : rows_of_tile(lanes()); }
   int product_tiles(int rows) const { return (rows + product_rows() - 1) / product_rows(); }
   /// Values of a piece.
-  SpectraShape src_spectra() const { return {slots(), samples * tiles(), src.extent.channels, parts()}; }
-  SpectraShape dst_spectra() const { return {slots(), samples * tiles(), dst.extent.channels, parts()}; }
-  SpectraShape weight_spectra() const { return {slots(), src.extent.channels, dst.extent.channels, parts()}; }
+  SpectraShape src_spectra() const {
+    return {slots(), samples * tiles(), src.extent.channels, parts(), lanes()};
+  }
+  SpectraShape dst_spectra() const {
+    return {slots(), samples * tiles(), dst.extent.channels, parts(), lanes()};
+  }
+  SpectraShape weight_spectra() const {
+    return {slots(), src.extent.channels, dst.extent.channels, parts(), lanes()};
+  }
   SpectraShape transposed_spectra() const {
-    return {slots(), dst.extent.channels, src.extent.channels, parts()};
+    return {slots(), dst.extent.channels, src.extent.channels, parts(), lanes()};
   }
   /// Of the weight gradient.
   SpectraShape gradient_spectra() const {
-    return {slots(), src.extent.channels, dst.extent.channels, recomputes && !winograd ? 3 : parts()};
+    return {slots(), src.extent.channels, dst.extent.channels, recomputes && !winograd ? 3 : parts(),
+            lanes()};
   }
   std::size_t weight_floats() const {
     return static_cast<std::size_t>(kernel) * kernel * src.extent.channels * dst.extent.channels;
@@ -145,6 +184,9 @@ struct ConvFftMemory {
   bool keeps_grad_dst_spectra = false;  ///< for the weight gradient
   float* product = nullptr;             ///< of conv.concurrent pieces, in the frequency domain
   float* grad_weights_spectra = nullptr;  ///< unused without a weight gradient
+  std::byte* vectors =
+      nullptr;  ///< [threads, conv.vector_bytes()] scratch; unused without a pooling, as the next
+  std::uint8_t* choices = nullptr;  ///< [values of dst]; null: evaluation
 };
 
 engine::Task plan_fft_weights(const std::string& name, const ConvFft& conv, const float* weights,
@@ -170,14 +212,25 @@ std::vector<Tile> tiles_of(const ConvFft& conv, bool reaches);
 /// Places of the padding before an image.
 constexpr int padding_before(int kernel) { return (kernel - 1) / 2; }
 
-/// The images of a piece, from `first` on; `reaches`: includes what a tile's outputs read beyond its edges.
-void transform(const ConvFft& conv, const ImageShape& shape, const std::byte* images, int first, bool reaches,
-               const SpectraShape& spectra, float* to);
+/// The images of a piece, from `first` on.
+struct PieceImages {
+  const ImageShape& shape;
+  int first = 0;
+  bool reaches = false;  ///< tiles include what their outputs read beyond their edges, and are added
+};
 
-/// `reaches`: tiles reach beyond their edges and are summed. `biases` may be null.
-void transform_back(const ConvFft& conv, const ImageShape& shape, const SpectraShape& spectra,
-                    const float* from, bool reaches, const float* biases, bool relu, std::byte* images,
-                    int first);
+void transform(const ConvFft& conv, const PieceImages& piece, const std::byte* images,
+               const SpectraShape& spectra, float* to);
+/// `biases` may be null.
+void transform_back(const ConvFft& conv, const PieceImages& piece, const SpectraShape& spectra,
+                    const float* from, const float* biases, bool relu, std::byte* images);
+
+/// The same of the convolution's output if a pooling follows: from the gradients of pooled values, and to pooled
+/// values.
+void transform_pooled(const ConvFft& conv, const ConvFftMemory& memory, int first,
+                      const SpectraShape& spectra, float* to);
+void transform_back_pooled(const ConvFft& conv, const ConvFftMemory& memory, int first,
+                           const SpectraShape& spectra, const float* from, const float* biases);
 
 /// Of the images of the batch.
 TransformFlops images_flops(const ConvFft& conv, const ImageShape& shape, bool reaches);

@@ -7,6 +7,7 @@
 #include "cpu/affine_group.hpp"
 #include "cpu/bf16.hpp"
 #include "cpu/conv.hpp"
+#include "cpu/conv_pool.hpp"
 #include "cpu/fft/conv_fft.hpp"
 #include "cpu/parallel.hpp"
 #include "cpu/pieces.hpp"
@@ -31,14 +32,19 @@ class FftGroup final : public PlannedGroup {
       : PlannedGroup(planning), conv_(conv) {
     contract_.name = layer.name;
     contract_.operations = conv.relu ? 2 : 1;
+    if (conv.pool != nullptr) {
+      contract_.name += " + " + conv.pool->pool.layer.name;
+      ++contract_.operations;
+    }
     contract_.relu_at_end = conv.relu;
     contract_.masters = {conv.weight_floats()};
     planning.weights[layer.name] = {conv_logical_weights(layer, place.in), method_of(conv)};
     if (layer.with_bias) contract_.masters.push_back(static_cast<std::size_t>(layer.out_channels));
     contract_.src = {planning.formats(place.src)};
-    contract_.dst = planning.formats(activations(planning.batch, place.out, place.type, place.format));
+    contract_.dst =
+        planning.formats(activations(planning.batch, conv.stored_dst().extent, place.type, place.format));
     planning.text +=
-        concat(layer.name,
+        concat(contract_.name,
                conv.winograd ? ": Winograd F(4x4, 3x3)" : concat(": FFT of ", conv.length, "x", conv.length),
                conv.tiles() > 1 ? concat(" in ", conv.tiles(), " tiles") : "", ", ", name_of(conv.set), '\n');
   }
@@ -52,6 +58,8 @@ class FftGroup final : public PlannedGroup {
     tasks.forward.push_back(plan_fft_forward(name() + " forward", conv_, memory, biases_of(operands)));
     if (!wants_grad_weights && !wants_grad_src) return tasks;
     memory.product = take(arena, conv_.src_spectra(), conv_.concurrent);
+    if (conv_.pool != nullptr)
+      memory.vectors = arena.take(static_cast<std::size_t>(planning_.threads) * conv_.vector_bytes());
     if (wants_grad_weights && conv_.recomputes) {
       tasks.backward.push_back(
           plan_fft_gradients(name() + " gradients", conv_, memory, operands.params[0].grad));
@@ -84,6 +92,11 @@ class FftGroup final : public PlannedGroup {
     memory.weights = take(arena, conv_.weight_spectra(), 1);
     memory.src_spectra = take(arena, conv_.src_spectra(), keeps ? conv_.pieces() : conv_.concurrent);
     memory.product = take(arena, conv_.dst_spectra(), conv_.concurrent);
+    if (conv_.pool != nullptr) {
+      memory.vectors = arena.take(static_cast<std::size_t>(planning_.threads) * conv_.vector_bytes());
+      if (trains || memory.grad_src != nullptr)
+        memory.choices = arena.take_array<std::uint8_t>(conv_.choices());
+    }
     if (memory.grad_src != nullptr) memory.transposed_weights = take(arena, conv_.transposed_spectra(), 1);
     if (trains || memory.grad_src != nullptr)
       memory.grad_dst_spectra = take(arena, conv_.dst_spectra(), keeps ? conv_.pieces() : conv_.concurrent);
@@ -145,8 +158,7 @@ constexpr double kWell = 1.15;
 
 /// Vectors of channels in `samples` images, on the side that has fewer.
 std::ptrdiff_t vectors_of_piece(const ConvFft& conv, int samples) {
-  return std::ptrdiff_t{samples} *
-         (std::min(conv.src.extent.channels, conv.dst.extent.channels) / conv.lanes());
+  return std::ptrdiff_t{samples} * std::min(conv.src_spectra().panels(), conv.dst_spectra().panels());
 }
 
 /// Larger pieces if those of `samples` leave threads idle during the transforms of images.
@@ -196,6 +208,14 @@ int shared_well(const ConvFft& conv, int samples, int threads) {
 ///   16x16        32   4.5  4.4  4.1    5.2  5.4  5.4
 ///    8x8         64   4.2  3.8  2.9    5.9  6.1  4.8
 ///
+/// On images of one tile direct kernels do not reach the rate of large products. With 256 channels of 3x3 pixels, as
+/// at the end of `fast94`, the same in two runs in turn with direct kernels:
+///
+///   batch   Winograd       direct
+///      64    7.9   8.6    12.7  12.5
+///     128   14.7  14.2    21.8  24.3
+///     256   36.3  28.5    55.1  54.7
+///
 /// Each part is weighted by how much longer its busiest thread takes than with perfect sharing; direct
 /// kernels share work well.
 double passes_of(bool wants_grad_src) { return wants_grad_src ? 3.0 : 2.0; }
@@ -204,7 +224,8 @@ double direct_cost(const ConvFft& conv, bool wants_grad_src, engine::Precision p
   const double pairs = static_cast<double>(conv.src.extent.channels) * conv.dst.extent.channels;
   const double taps =
       taps_inside(conv.src.extent.height, conv.kernel) * taps_inside(conv.src.extent.width, conv.kernel);
-  return passes_of(wants_grad_src) * 2.0 * taps * conv.batch * pairs / direct_speed(conv, precision);
+  const double slower = conv.winograd && conv.tiles() == 1 ? 1.5 : 1.0;
+  return slower * passes_of(wants_grad_src) * 2.0 * taps * conv.batch * pairs / direct_speed(conv, precision);
 }
 
 double transforms_cost(const ConvFft& conv, bool wants_grad_src, int threads) {
@@ -279,13 +300,26 @@ std::optional<ConvFft> plan_conv_fft(const Planning& planning, const model::Conv
   return conv;
 }
 
+/// The pooling, if its blocks are vectors of the convolution.
+std::shared_ptr<const fft::PoolAfter> plan_pool_after(const Planning& planning, const model::MaxPool* layer,
+                                                      const ConvFft& conv, const AffinePlace& place) {
+  if (layer == nullptr || conv.dst.block != conv.lanes()) return nullptr;
+  const std::optional<PlannedPool> planned = plan_pool(
+      *layer, planning.batch, activations(planning.batch, place.out, place.type, place.format), place.out);
+  if (!planned || planned->pool.set != conv.set) return nullptr;
+  return std::make_shared<const fft::PoolAfter>(
+      fft::PoolAfter{planned->pool, plan_block_pool(planned->pool)});
+}
+
 }  // namespace
 
-PlannedGroupPtr plan_fft_group(Planning& planning, const model::Conv2d& layer, const AffinePlace& place) {
+PlannedGroupPtr plan_fft_group(Planning& planning, const model::Conv2d& layer, const AffinePlace& place,
+                               const model::MaxPool* pool) {
   if (planning.conv == ConvMethod::direct || place.choose_dst || layer.valid) return nullptr;
   const int threads = planning.conv_threads;
   const Planning::Weights* const wanted = planning.wanted_weights(layer.name);
   const ConvMethod asked = wanted != nullptr ? wanted->method : planning.conv;
+  constexpr double kAhead = 1.2;
   std::optional<ConvMethod> best;
   double least = std::numeric_limits<double>::infinity();
   for (const ConvMethod method : {ConvMethod::winograd, ConvMethod::fft}) {
@@ -293,16 +327,16 @@ PlannedGroupPtr plan_fft_group(Planning& planning, const model::Conv2d& layer, c
     const std::optional<ConvFft> judged = plan_conv_fft(planning, layer, place, method, threads);
     if (!judged) continue;
     const double cost = asked == method ? 0.0 : transforms_cost(*judged, place.wants_grad_src, threads);
-    const double ahead = judged->winograd ? 1.1 : 1.2;
     const bool is_ahead = is_measured(*judged, planning.precision) &&
-                          ahead * cost <= direct_cost(*judged, place.wants_grad_src, planning.precision);
+                          kAhead * cost <= direct_cost(*judged, place.wants_grad_src, planning.precision);
     if (asked != method && (asked == ConvMethod::fft || !is_ahead || cost >= least)) continue;
     best = method;
     least = cost;
   }
   if (!best) return nullptr;
-  return std::make_unique<FftGroup>(planning, layer, place,
-                                    *plan_conv_fft(planning, layer, place, *best, planning.threads));
+  ConvFft conv = *plan_conv_fft(planning, layer, place, *best, planning.threads);
+  conv.pool = plan_pool_after(planning, pool, conv, place);
+  return std::make_unique<FftGroup>(planning, layer, place, conv);
 }
 
 }  // namespace cifar_mpi::cpu

@@ -5,96 +5,121 @@
 namespace cifar_mpi::cpu::fft {
 namespace {
 
-/// A cache line of each row of an operand; the first is `at`.
-struct LineOfRows {
+/// Cache lines that a tile prefetches: one for each k.
+struct Lines {
   const float* at = nullptr;
   std::ptrdiff_t depth = 0;
   std::ptrdiff_t piece = 0;
 };
 
-/// Lines of the next product's operands that the tiles of C prefetch during computation: those of B, then
-/// those of A. When none are left, tiles prefetch their own operands.
+/// Lines of later operands that the tiles of C prefetch during computation: those of B's next strip, then
+/// those of the next product's A.
 class NextLines {
  public:
-  [[gnu::always_inline]] NextLines(const ProductShape& shape, const float* a, const float* b)
-      : shape_(shape), a_(a), b_(b) {}
+  [[gnu::always_inline]] NextLines(const ProductShape& shape, const float* a, int lanes)
+      : shape_(shape),
+        a_(a),
+        of_a_(shape.a.next == 0 ? 0 : takes((shape.rows + lanes - 1) / lanes * shape.a.panel)),
+        of_vector_(takes(shape.depth * shape.b.depth)) {}
 
-  [[gnu::always_inline]] LineOfRows take() {
-    const int of_b = lines(shape_.b), of_a = lines(shape_.a), number = taken_++;
-    if (number < of_b) return line(shape_.b, b_, number);
-    if (number < of_b + of_a) return line(shape_.a, a_, number - of_b);
-    return {b_, 0, 0};
+  /// The next strip begins at `b` and has so many vectors; null: none.
+  [[gnu::always_inline]] void begin_strip(const float* b, int vectors) {
+    b_ = b;
+    of_b_ = b == nullptr ? 0 : vectors * of_vector_;
+    taken_of_b_ = 0;
+  }
+  [[gnu::always_inline]] Lines take() {
+    const std::ptrdiff_t step = std::ptrdiff_t{kFloats} * shape_.depth;
+    if (taken_of_b_ < of_b_) {
+      const std::ptrdiff_t number = taken_of_b_++;
+      return {b_ + number / of_vector_ * shape_.b.panel + number % of_vector_ * step, kFloats,
+              shape_.b.piece};
+    }
+    if (taken_of_a_ < of_a_) return {a_ + shape_.a.next + taken_of_a_++ * step, kFloats, shape_.a.piece};
+    return {a_, 0, 0};
   }
 
  private:
-  static constexpr int kFloats = 16;  // of a cache line
+  static constexpr int kFloats = 16;  // of a line
 
-  static int lines(const ProductSide& side) {
-    return side.next == 0 ? 0 : static_cast<int>(2 * side.im / kFloats);
-  }
-  static LineOfRows line(const ProductSide& side, const float* operand, int number) {
-    return {operand + side.next + number * kFloats, side.depth, side.piece};
+  /// Tiles that prefetch so many floats of a piece.
+  std::ptrdiff_t takes(std::ptrdiff_t floats) const {
+    const std::ptrdiff_t of_tile = std::ptrdiff_t{kFloats} * shape_.depth;
+    return (floats + of_tile - 1) / of_tile;
   }
 
   const ProductShape& shape_;
   const float* a_;
-  const float* b_;
-  int taken_ = 0;
+  const float* b_ = nullptr;
+  std::ptrdiff_t of_a_, of_vector_, of_b_ = 0;
+  std::ptrdiff_t taken_of_a_ = 0, taken_of_b_ = 0;
 };
 
-/// kRows x (kVectors vectors of columns) of C, which stay in registers during the loop over k: 3·4·2
-/// accumulators, 3·2 values of B and 2 of A fill the 32 registers of AVX-512; 3·3·1, 3 and 2 nearly fill the
-/// 16 of AVX2. (With one accumulator in memory each k waits for it: with 4 rows AVX2 took 1.5 times as long.)
-/// A single vector of AVX-512 has 8 rows, which with 16 channels took 0.83 of the time of 4.
+/// kRows from row m x (kVectors vectors of columns) of C, which stay in registers during the loop over k:
+/// 4·2·3 accumulators, 3·2 values of B and 2 of A fill the 32 registers of AVX-512; 3·1·3, 3 and 2 nearly
+/// fill the 16 of AVX2. (With one accumulator in memory each k waits for it: with 4 rows AVX2 took 1.5 times
+/// as long.) A single vector of AVX-512 has 8 rows, which with 16 channels took 0.83 of the time of 4; where
+/// there are two, it took 1.2 times as long as both together.
 template <class V, int kRows, int kVectors, ProductKind kKind>
-[[gnu::always_inline]] inline void tile(const ProductShape& shape, const LineOfRows& next, const float* a,
+[[gnu::always_inline]] inline void tile(const ProductShape& shape, const Lines& next, int m, const float* a,
                                         const float* b, float* c) {
   constexpr bool kConjugate = kKind != ProductKind::convolve, kSums = kKind == ProductKind::sum;
+  constexpr int kLanes = kLanesIn<V>;
+  constexpr bool kInPanel = kLanes % kRows == 0;
+  const std::ptrdiff_t begin = shape.a.to_row(m, kLanes);
+  std::ptrdiff_t rows[kRows];
+  for (int i = 0; i < kRows; ++i)
+    rows[i] = kInPanel ? i * shape.a.row : shape.a.to_row(m + i, kLanes) - begin;
+  const std::ptrdiff_t a_depth = shape.a.depth, b_depth = shape.b.depth, b_panel = shape.b.panel;
+  a += begin;
+  c += m * shape.c.row;
   V first[kRows][kVectors] = {}, second[kRows][kVectors] = {}, third[kRows][kVectors] = {};
   if constexpr (kSums) {
-    unrolled<kRows>([&](auto m) __attribute__((always_inline)) {
+    unrolled<kRows>([&](auto i) __attribute__((always_inline)) {
       unrolled<kVectors>([&](auto j) __attribute__((always_inline)) {
-        const float* const from = c + m * shape.c.row + j * kLanesIn<V>;
-        first[m][j] = load<V>(from);
-        second[m][j] = load<V>(from + shape.c.im);
-        third[m][j] = load<V>(from + 2 * shape.c.im);
+        const float* const from = c + i * shape.c.row + j * shape.c.panel;
+        first[i][j] = load<V>(from);
+        second[i][j] = load<V>(from + kLanes);
+        third[i][j] = load<V>(from + 2 * kLanes);
       });
     });
   }
   for (int piece = 0; piece < shape.pieces; ++piece) {
-    const float* from_a = a + piece * shape.a.piece;
+    const float* from_x = a + piece * shape.a.piece;
+    const float* from_y = from_x + shape.im;
     const float* from_b = b + piece * shape.b.piece;
     const float* fetched = next.at + piece * next.piece;
-    for (int k = 0; k < shape.depth; ++k) {
+    const int depth = shape.depth_of(piece);
+    for (int k = 0; k < depth; ++k) {
       fetch(fetched);
       V u[kVectors], sum[kVectors], difference[kVectors];
       unrolled<kVectors>([&](auto j) __attribute__((always_inline)) {
-        u[j] = load<V>(from_b + j * kLanesIn<V>);
-        const V v = load<V>(from_b + shape.b.im + j * kLanesIn<V>);
+        u[j] = load<V>(from_b + j * b_panel);
+        const V v = load<V>(from_b + j * b_panel + kLanes);
         sum[j] = kConjugate ? u[j] - v : u[j] + v;
         difference[j] = kConjugate ? u[j] + v : u[j] - v;
       });
-      unrolled<kRows>([&](auto m) __attribute__((always_inline)) {
-        const V x = broadcast<V>(from_a[m * shape.a.row]);
-        const V y = broadcast<V>(from_a[m * shape.a.row + shape.a.im]);
+      unrolled<kRows>([&](auto i) __attribute__((always_inline)) {
+        const V x = broadcast<V>(from_x[rows[i]]), y = broadcast<V>(from_y[rows[i]]);
         unrolled<kVectors>([&](auto j) __attribute__((always_inline)) {
-          second[m][j] += x * difference[j];
-          third[m][j] += y * sum[j];
+          second[i][j] += x * difference[j];
+          third[i][j] += y * sum[j];
         });
         const V both = x + y;  // last, because it reuses the register of x: none is free
-        unrolled<kVectors>([&](auto j) __attribute__((always_inline)) { first[m][j] += both * u[j]; });
+        unrolled<kVectors>([&](auto j) __attribute__((always_inline)) { first[i][j] += both * u[j]; });
       });
-      from_a += shape.a.depth;
-      from_b += shape.b.depth;
+      from_x += a_depth;
+      from_y += a_depth;
+      from_b += b_depth;
       fetched += next.depth;
     }
   }
-  unrolled<kRows>([&](auto m) __attribute__((always_inline)) {
+  unrolled<kRows>([&](auto i) __attribute__((always_inline)) {
     unrolled<kVectors>([&](auto j) __attribute__((always_inline)) {
-      float* const to = c + m * shape.c.row + j * kLanesIn<V>;
-      store(to, kSums ? first[m][j] : first[m][j] - third[m][j]);
-      store(to + shape.c.im, kSums ? second[m][j] : first[m][j] - second[m][j]);
-      if constexpr (kSums) store(to + 2 * shape.c.im, third[m][j]);
+      float* const to = c + i * shape.c.row + j * shape.c.panel;
+      store(to, kSums ? first[i][j] : first[i][j] - third[i][j]);
+      store(to + kLanes, kSums ? second[i][j] : first[i][j] - second[i][j]);
+      if constexpr (kSums) store(to + 2 * kLanes, third[i][j]);
     });
   });
 }
@@ -102,19 +127,13 @@ template <class V, int kRows, int kVectors, ProductKind kKind>
 template <class V, int kVectors, ProductKind kKind>
 [[gnu::always_inline]] inline void strip(const ProductShape& shape, NextLines& next, const float* a,
                                          const float* b, float* c) {
-  constexpr bool kIsHalf = kLanesIn<V> == 16 && kVectors == 1;
-  constexpr int kRows = rows_of_tile(kLanesIn<V>) * (kIsHalf ? 2 : 1);
-  int m = 0;
-  for (; m + kRows <= shape.rows; m += kRows) {
-    tile<V, kRows, kVectors, kKind>(shape, next.take(), a + m * shape.a.row, b, c + m * shape.c.row);
-  }
-  if constexpr (kIsHalf) {
-    constexpr int kHalf = kRows / 2;
-    for (; m + kHalf <= shape.rows; m += kHalf)
-      tile<V, kHalf, kVectors, kKind>(shape, next.take(), a + m * shape.a.row, b, c + m * shape.c.row);
-  }
-  for (; m < shape.rows; ++m)
-    tile<V, 1, kVectors, kKind>(shape, next.take(), a + m * shape.a.row, b, c + m * shape.c.row);
+  constexpr int kMost = rows_of_tile(kLanesIn<V>), kHalf = kMost / 2, kRows = kVectors == 1 ? kMost : kHalf;
+  const int end = shape.first + shape.rows;
+  int m = shape.first;
+  for (; m + kRows <= end; m += kRows) tile<V, kRows, kVectors, kKind>(shape, next.take(), m, a, b, c);
+  if constexpr (kRows == 2 * kHalf)
+    for (; m + kHalf <= end; m += kHalf) tile<V, kHalf, kVectors, kKind>(shape, next.take(), m, a, b, c);
+  for (; m < end; ++m) tile<V, 1, kVectors, kKind>(shape, next.take(), m, a, b, c);
 }
 
 template <ProductKind kKind>
@@ -123,14 +142,22 @@ struct Multiply {
   struct Version {
     [[gnu::always_inline]] static void run(const ProductShape& shape, const float* a, const float* b,
                                            float* c) {
-      using V = Vec<kLanes>;
-      NextLines next(shape, a, b);
-      int j = 0;
-      if constexpr (kLanes == 16) {
-        for (; j + 2 * kLanes <= shape.columns; j += 2 * kLanes)
-          strip<V, 2, kKind>(shape, next, a, b + j, c + j);
-      }
-      for (; j < shape.columns; j += kLanes) strip<V, 1, kKind>(shape, next, a, b + j, c + j);
+      constexpr int kMost = kLanes == 16 ? 2 : 1;
+      NextLines next(shape, a, kLanes);
+      const float* const after = shape.b.next == 0 ? nullptr : b + shape.b.next;
+      int panels = (shape.columns + kLanes - 1) / kLanes;
+      const auto strips_of = [&](auto vectors) __attribute__((always_inline)) {
+        while (panels >= vectors) {
+          panels -= vectors;
+          const float* const beyond = b + vectors * shape.b.panel;
+          next.begin_strip(panels > 0 ? beyond : after, vectors);
+          strip<Vec<kLanes>, vectors, kKind>(shape, next, a, b, c);
+          b = beyond;
+          c += vectors * shape.c.panel;
+        }
+      };
+      strips_of(std::integral_constant<int, kMost>{});
+      if constexpr (kMost > 1) strips_of(std::integral_constant<int, 1>{});
     }
   };
 };
@@ -145,12 +172,12 @@ Product product_for(VectorSet set, ProductKind kind) {
                                         : version_for<Multiply<ProductKind::convolve>::Version>(set);
 }
 
-void combine_sums(const ProductSide& c, int rows, float* sums) {
-  for (int row = 0; row < rows; ++row, sums += c.row) {
-    for (std::ptrdiff_t i = 0; i < c.im; ++i) {
-      const float first = sums[i], second = sums[c.im + i], third = sums[2 * c.im + i];
+void combine_sums(int rows, int lanes, float* sums) {
+  for (int row = 0; row < rows; ++row, sums += 3 * lanes) {
+    for (int i = 0; i < lanes; ++i) {
+      const float first = sums[i], second = sums[lanes + i], third = sums[2 * lanes + i];
       sums[i] = first - third;
-      sums[c.im + i] = first - second;
+      sums[lanes + i] = first - second;
     }
   }
 }

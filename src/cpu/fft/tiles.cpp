@@ -40,8 +40,8 @@ TransformPlace place_of(const ImageShape& shape, const SpectraShape& spectra) {
   place.row_step = std::ptrdiff_t{shape.extent.width} * shape.block;
   place.column_step = shape.block;
   place.slot_step = spectra.slot_step();
-  place.im_step = spectra.channels;
-  place.image_next = std::ptrdiff_t{shape.extent.height} * shape.extent.width * shape.block;
+  place.im_step = spectra.lanes;
+  place.image_next = static_cast<std::ptrdiff_t>(shape.image_bytes() / shape.value_bytes);
   place.spectrum_next = spectra.row_step();
   return place;
 }
@@ -54,15 +54,15 @@ struct TileRun {
 };
 
 /// Shares the tiles of a piece among the threads and calls body(TileRun) for runs within one vector of
-/// channels of an image.
+/// channels of an image. Images follow each other, because so do their rows in a panel.
 template <class Body>
 void for_all_tiles(const ConvFft& conv, const SpectraShape& spectra, const Body& body) {
-  const int tiles = conv.tiles(), vectors = spectra.channels / conv.lanes();
+  const int tiles = conv.tiles(), vectors = spectra.panels();
   parallel_ranges(std::ptrdiff_t{conv.samples} * vectors * tiles, [&](Range range) {
     for (std::ptrdiff_t i = range.begin; i < range.end;) {
       const std::ptrdiff_t first = i % tiles, count = std::min(tiles - first, range.end - i);
       const int vector = static_cast<int>(i / tiles);
-      body(TileRun{vector / vectors, vector % vectors * conv.lanes(), {first, first + count}});
+      body(TileRun{vector % conv.samples, vector / conv.samples * conv.lanes(), {first, first + count}});
       i += count;
     }
   });
@@ -89,7 +89,7 @@ void for_each_tile(const ConvFft& conv, const ImageShape& shape, const SpectraSh
 std::size_t ImageShape::offset(int image, int channel) const {
   const std::ptrdiff_t pixels = std::ptrdiff_t{extent.height} * extent.width;
   const std::ptrdiff_t values =
-      image * pixels * extent.channels + channel / block * pixels * block + channel % block;
+      image * pixels * stored_channels() + channel / block * pixels * block + channel % block;
   return static_cast<std::size_t>(values) * value_bytes;
 }
 
@@ -110,42 +110,98 @@ Tiling tiling_for(const Extent& image, int kernel, engine::Precision precision) 
   return best;
 }
 
-void transform(const ConvFft& conv, const ImageShape& shape, const std::byte* images, int first, bool reaches,
-               const SpectraShape& spectra, float* to) {
-  const Transforms& transforms = reaches ? conv.reaching : conv.inside;
-  for_all_tiles(conv, spectra, [&](const TileRun& run) {
-    const std::byte* const image = images + shape.offset(first + run.image, run.channel);
-    for_each_tile(conv, shape, spectra, reaches, run,
-                  [&](std::ptrdiff_t row, const TransformPlace& place, std::size_t at, const Tile&) {
-                    transforms.forward(place, image + at, to + row * spectra.row_step() + run.channel);
-                  });
+namespace {
+
+/// The tiles of one vector of channels of an image, which begins at `image`.
+void transform_run(const ConvFft& conv, const PieceImages& piece, const TileRun& run, const std::byte* image,
+                   const SpectraShape& spectra, float* to) {
+  const Transforms& transforms = piece.reaches ? conv.reaching : conv.inside;
+  for_each_tile(conv, piece.shape, spectra, piece.reaches, run,
+                [&](std::ptrdiff_t row, const TransformPlace& place, std::size_t at, const Tile&) {
+                  transforms.forward(place, image + at, to + spectra.at(row, run.channel));
+                });
+}
+
+void transform_run_back(const ConvFft& conv, const PieceImages& piece, const TileRun& run,
+                        const SpectraShape& spectra, const float* from, const float* biases, bool relu,
+                        std::byte* image) {
+  const Transforms& transforms = piece.reaches ? conv.reaching : conv.inside;
+  const int c = run.channel;
+  // What earlier tiles reach.
+  const int reached = piece.reaches && conv.tiles() > 1 ? conv.kernel - 1 : 0;
+  for_each_tile(conv, piece.shape, spectra, piece.reaches, run,
+                [&](std::ptrdiff_t row, const TransformPlace& place, std::size_t at, const Tile& tile) {
+                  transforms.inverse(place, from + spectra.at(row, c),
+                                     {conv.scale(), biases == nullptr ? nullptr : biases + c, relu,
+                                      tile.below ? reached : 0, tile.after ? reached : 0},
+                                     image + at);
+                });
+}
+
+/// Calls body(run) for each vector of channels of the images of a piece, with all of its tiles.
+template <class Body>
+void for_all_vectors(const ConvFft& conv, const SpectraShape& spectra, const Body& body) {
+  parallel_for(std::ptrdiff_t{conv.samples} * spectra.panels(), [&](std::ptrdiff_t i) {
+    const int vector = static_cast<int>(i);
+    body(TileRun{vector % conv.samples, vector / conv.samples * conv.lanes(), {0, conv.tiles()}});
   });
 }
 
-void transform_back(const ConvFft& conv, const ImageShape& shape, const SpectraShape& spectra,
-                    const float* from, bool reaches, const float* biases, bool relu, std::byte* images,
-                    int first) {
-  const Transforms& transforms = reaches ? conv.reaching : conv.inside;
-  const bool adds = reaches && conv.tiles() > 1;
-  // What earlier tiles reach.
-  const int reached = adds ? conv.kernel - 1 : 0;
-  const auto transform_run = [&](const TileRun& run) {
-    const int c = run.channel;
-    std::byte* const image = images + shape.offset(first + run.image, c);
-    for_each_tile(conv, shape, spectra, reaches, run,
-                  [&](std::ptrdiff_t row, const TransformPlace& place, std::size_t at, const Tile& tile) {
-                    transforms.inverse(place, from + row * spectra.row_step() + c,
-                                       {conv.scale(), biases == nullptr ? nullptr : biases + c, relu,
-                                        tile.below ? reached : 0, tile.after ? reached : 0},
-                                       image + at);
-                  });
+/// One vector of channels of an image before the pooling.
+ImageShape vector_of(const ConvFft& conv) {
+  ImageShape shape = conv.dst;
+  shape.extent.channels = shape.block = conv.lanes();
+  return shape;
+}
+
+std::byte* scratch_of_thread(const ConvFft& conv, const ConvFftMemory& memory) {
+  return memory.vectors + static_cast<std::size_t>(loop_thread()) * conv.vector_bytes();
+}
+
+}  // namespace
+
+void transform(const ConvFft& conv, const PieceImages& piece, const std::byte* images,
+               const SpectraShape& spectra, float* to) {
+  for_all_tiles(conv, spectra, [&](const TileRun& run) {
+    transform_run(conv, piece, run, images + piece.shape.offset(piece.first + run.image, run.channel),
+                  spectra, to);
+  });
+}
+
+void transform_back(const ConvFft& conv, const PieceImages& piece, const SpectraShape& spectra,
+                    const float* from, const float* biases, bool relu, std::byte* images) {
+  const auto run_back = [&](const TileRun& run) {
+    transform_run_back(conv, piece, run, spectra, from, biases, relu,
+                       images + piece.shape.offset(piece.first + run.image, run.channel));
   };
-  if (!adds) return for_all_tiles(conv, spectra, transform_run);
   // One thread computes all tiles that are added to each other.
-  const int vectors = spectra.channels / conv.lanes();
-  parallel_for(std::ptrdiff_t{conv.samples} * vectors, [&](std::ptrdiff_t i) {
-    const int vector = static_cast<int>(i);
-    transform_run({vector / vectors, vector % vectors * conv.lanes(), {0, conv.tiles()}});
+  if (piece.reaches && conv.tiles() > 1) {
+    for_all_vectors(conv, spectra, run_back);
+  } else {
+    for_all_tiles(conv, spectra, run_back);
+  }
+}
+
+void transform_pooled(const ConvFft& conv, const ConvFftMemory& memory, int first,
+                      const SpectraShape& spectra, float* to) {
+  const ImageShape vector = vector_of(conv), stored = conv.stored_dst();
+  for_all_vectors(conv, spectra, [&](const TileRun& run) {
+    std::byte* const scratch = scratch_of_thread(conv, memory);
+    const std::size_t at = stored.offset(first + run.image, run.channel);
+    conv.pool->block.backward(memory.grad_dst + at, memory.choices + at / stored.value_bytes, scratch);
+    transform_run(conv, {vector, 0, conv.gradient_reaches()}, run, scratch, spectra, to);
+  });
+}
+
+void transform_back_pooled(const ConvFft& conv, const ConvFftMemory& memory, int first,
+                           const SpectraShape& spectra, const float* from, const float* biases) {
+  const ImageShape vector = vector_of(conv), stored = conv.stored_dst();
+  for_all_vectors(conv, spectra, [&](const TileRun& run) {
+    std::byte* const scratch = scratch_of_thread(conv, memory);
+    transform_run_back(conv, {vector, 0, false}, run, spectra, from, biases, conv.relu, scratch);
+    const std::size_t at = stored.offset(first + run.image, run.channel);
+    conv.pool->block.forward(scratch, memory.dst + at,
+                             memory.choices == nullptr ? nullptr : memory.choices + at / stored.value_bytes);
   });
 }
 

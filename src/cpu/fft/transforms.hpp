@@ -21,6 +21,7 @@ struct TransformPlace {
   std::ptrdiff_t row_step = 0;
   std::ptrdiff_t column_step = 0;
   std::ptrdiff_t lane_step = 1;  ///< of the input; output lanes are contiguous
+  int lanes = 16;                ///< of the input, unless lane_step is 1; others are zeros
   std::ptrdiff_t slot_step = 0;
   std::ptrdiff_t im_step = 0;        ///< from real to imaginary parts
   std::ptrdiff_t image_next = 0;     ///< to the image of a later call, which is prefetched

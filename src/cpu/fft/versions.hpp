@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <utility>
 
 #include "cpu/fft/transforms.hpp"
@@ -44,7 +45,8 @@ struct There {
     [[gnu::always_inline]] static void gather(const TransformPlace& place, const T* values, T* to) {
       for (int y = 0; y < place.at.rows; ++y) {
         for (int x = 0; x < place.at.columns; ++x, to += kLanes)
-          store(to, load_apart<V>(values + y * place.row_step + x * place.column_step, place.lane_step));
+          store(to, load_apart<V>(values + y * place.row_step + x * place.column_step, place.lane_step,
+                                  std::min(place.lanes, kLanes)));
       }
     }
   };

@@ -22,15 +22,22 @@ auto with_part(WinogradPart part, const Body& body) {
   return body(Filtering<WinogradTaps>{});
 }
 
-/// kRows x (kVectors vectors of columns) of C, which stay in registers during the loop over k.
+/// kRows from row m x (kVectors vectors of columns) of C, which stay in registers during the loop over k.
 template <class V, int kRows, int kVectors, bool kAdds>
-[[gnu::always_inline]] inline void tile(const ProductShape& shape, const float* a, const float* b, float* c) {
+[[gnu::always_inline]] inline void tile(const ProductShape& shape, int m, const float* a, const float* b,
+                                        float* c) {
+  constexpr int kLanes = kLanesIn<V>;
+  const std::ptrdiff_t begin = shape.a.to_row(m, kLanes), b_panel = shape.b.panel;
+  std::ptrdiff_t rows[kRows];
+  for (int i = 0; i < kRows; ++i)
+    rows[i] = kLanes % kRows == 0 ? i * shape.a.row : shape.a.to_row(m + i, kLanes) - begin;
+  a += begin;
+  c += m * shape.c.row;
   V sums[kRows][kVectors] = {};
-  const std::ptrdiff_t row = shape.a.row, c_row = shape.c.row;
   const auto for_sums = [&](const auto& body) __attribute__((always_inline)) {
-    unrolled<kRows>([&](auto m) __attribute__((always_inline)) {
+    unrolled<kRows>([&](auto i) __attribute__((always_inline)) {
       unrolled<kVectors>([&](auto j) __attribute__((always_inline)) {
-        body(sums[m][j], c + m * c_row + j * kLanesIn<V>);
+        body(sums[i][j], c + i * shape.c.row + j * shape.c.panel);
       });
     });
   };
@@ -39,14 +46,14 @@ template <class V, int kRows, int kVectors, bool kAdds>
   for (int piece = 0; piece < shape.pieces; ++piece) {
     const float* from_a = a + piece * shape.a.piece;
     const float* from_b = b + piece * shape.b.piece;
-    for (int k = 0; k < shape.depth; ++k, from_a += shape.a.depth, from_b += shape.b.depth) {
+    const int depth = shape.depth_of(piece);
+    for (int k = 0; k < depth; ++k, from_a += shape.a.depth, from_b += shape.b.depth) {
       V values[kVectors];
-      unrolled<kVectors>([&](auto j) __attribute__((always_inline)) {
-        values[j] = load<V>(from_b + j * kLanesIn<V>);
-      });
-      unrolled<kRows>([&](auto m) __attribute__((always_inline)) {
-        const V factor = broadcast<V>(from_a[m * row]);
-        unrolled<kVectors>([&](auto j) __attribute__((always_inline)) { sums[m][j] += factor * values[j]; });
+      unrolled<kVectors>([&](auto j)
+                             __attribute__((always_inline)) { values[j] = load<V>(from_b + j * b_panel); });
+      unrolled<kRows>([&](auto i) __attribute__((always_inline)) {
+        const V factor = broadcast<V>(from_a[rows[i]]);
+        unrolled<kVectors>([&](auto j) __attribute__((always_inline)) { sums[i][j] += factor * values[j]; });
       });
     }
   }
@@ -57,14 +64,12 @@ template <class V, int kVectors, bool kAdds>
 [[gnu::always_inline]] inline void strip(const ProductShape& shape, const float* a, const float* b,
                                          float* c) {
   constexpr int kRows = rows_of_real_tile(kLanesIn<V>) / kVectors, kLess = 4;
-  const auto rows_from = [&](int m, auto rows) __attribute__((always_inline)) {
-    tile<V, rows, kVectors, kAdds>(shape, a + m * shape.a.row, b, c + m * shape.c.row);
-  };
-  int m = 0;
-  for (; m + kRows <= shape.rows; m += kRows) rows_from(m, std::integral_constant<int, kRows>{});
+  const int end = shape.first + shape.rows;
+  int m = shape.first;
+  for (; m + kRows <= end; m += kRows) tile<V, kRows, kVectors, kAdds>(shape, m, a, b, c);
   if constexpr (kRows > kLess)
-    for (; m + kLess <= shape.rows; m += kLess) rows_from(m, std::integral_constant<int, kLess>{});
-  for (; m < shape.rows; ++m) rows_from(m, std::integral_constant<int, 1>{});
+    for (; m + kLess <= end; m += kLess) tile<V, kLess, kVectors, kAdds>(shape, m, a, b, c);
+  for (; m < end; ++m) tile<V, 1, kVectors, kAdds>(shape, m, a, b, c);
 }
 
 template <bool kAdds>
@@ -74,11 +79,17 @@ struct Multiply {
     [[gnu::always_inline]] static void run(const ProductShape& shape, const float* a, const float* b,
                                            float* c) {
       using V = Vec<kLanes>;
-      int j = 0;
-      if constexpr (kLanes == 16)
-        for (; j + 4 * kLanes <= shape.columns; j += 4 * kLanes) strip<V, 4, kAdds>(shape, a, b + j, c + j);
-      for (; j + 2 * kLanes <= shape.columns; j += 2 * kLanes) strip<V, 2, kAdds>(shape, a, b + j, c + j);
-      for (; j < shape.columns; j += kLanes) strip<V, 1, kAdds>(shape, a, b + j, c + j);
+      int panels = (shape.columns + kLanes - 1) / kLanes;
+      const auto strips_of = [&](auto vectors) __attribute__((always_inline)) {
+        for (; panels >= vectors; panels -= vectors) {
+          strip<V, vectors, kAdds>(shape, a, b, c);
+          b += vectors * shape.b.panel;
+          c += vectors * shape.c.panel;
+        }
+      };
+      if constexpr (kLanes == 16) strips_of(std::integral_constant<int, 4>{});
+      strips_of(std::integral_constant<int, 2>{});
+      strips_of(std::integral_constant<int, 1>{});
     }
   };
 };
