@@ -83,7 +83,7 @@ int run_training(comm::World& world, config::TrainConfig config, const app::Plac
   watch::Watchdog watchdog(world, {config.timeout_s,
                                    [&](int code, const std::string& sentence) {
                                      if (!holds_directory) return;
-                                     directory->drop_earlier_record();
+                                     directory->drop_finished_record();
                                      run::record_exit(directory->directory(), code, sentence);
                                      // the watchdog has this code for a self-check alone
                                      if (code == exit_code(ErrorKind::device))

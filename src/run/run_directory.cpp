@@ -22,6 +22,9 @@
 namespace cifar_mpi::run {
 namespace {
 
+/// How the record of a finished run begins.
+constexpr const char* kFinished = "0 ";
+
 bool is_folder(const std::string& path) {
   try {
     return static_cast<bool>(Directory(path));
@@ -251,9 +254,9 @@ RunDirectory::RunDirectory(std::string path, const comm::World& world, comm::Hea
         },
         pause);
     last_end_ = recorded_exit(directory_);
+    if (!last_end_.starts_with(kFinished)) remove_file(directory_ / "exit");
     remove_temporary_files(directory_);
   });
-  world.broadcast(last_end_);
   if (world.rank() == 0) return;
   try {
     directory_ = Directory(path);
@@ -276,15 +279,16 @@ RunDirectory::~RunDirectory() {
 
 void RunDirectory::begin() {
   world_.together([&] {
-    if (world_.rank() == 0) remove_file(directory_ / "exit");
+    if (world_.rank() == 0 && recorded_exit(directory_).starts_with(kFinished))
+      remove_file(directory_ / "exit");
   });
   begun_ = true;
 }
 
-void RunDirectory::drop_earlier_record() const noexcept {
+void RunDirectory::drop_finished_record() const noexcept {
   if (begun_) return;
   try {
-    if (recorded_exit(directory_) == last_end_) remove_file(directory_ / "exit");
+    if (recorded_exit(directory_).starts_with(kFinished)) remove_file(directory_ / "exit");
   } catch (const std::exception&) {  // record_exit reports what it cannot do
   }
 }
@@ -296,15 +300,15 @@ void RunDirectory::record_end_of(const std::function<void()>& body) const {
   } catch (const comm::AgreedError& error) {
     const bool leaves_nothing =
         made_ && !begun_ && is_of_the_user(error.kind()) && !holds(directory_, "config.toml");
-    if (world_.rank() == 0 && !is_of_the_user(error.kind())) drop_earlier_record();
+    if (world_.rank() == 0 && !is_of_the_user(error.kind())) drop_finished_record();
     if (world_.rank() == 0 && !leaves_nothing) record_exit(directory_, exit_code(error.kind()), error.what());
     throw;
   } catch (const Error& error) {
-    drop_earlier_record();
+    drop_finished_record();
     record_exit(directory_, exit_code(error.kind()), concat("rank ", world_.rank(), ": ", error.what()));
     throw;
   } catch (const std::exception& error) {
-    drop_earlier_record();
+    drop_finished_record();
     record_exit(directory_, exit_code(ErrorKind::internal),
                 concat("rank ", world_.rank(), ": internal error: ", error.what()));
     throw;

@@ -78,8 +78,9 @@ std::string recorded_exit(const Directory& run);
 /// A run's hold on its directory: the lock, and the record of how the run ended.
 class RunDirectory {
  public:
-  /// Collective. Rank 0 makes the folders, takes the lock, and removes temporary files. If another run holds the
-  /// lock, it changes nothing and throws Error{checkpoint}. Throws Error{io} if the directory cannot be written. No rank returns before rank 0
+  /// Collective. Rank 0 makes the folders, takes the lock, and removes temporary files and the record of the
+  /// previous start, unless that one finished the run. If another run holds the lock, it changes nothing and
+  /// throws Error{checkpoint}. Throws Error{io} if the directory cannot be written. No rank returns before rank 0
   /// has made the folder; the others then open it if they see it. `world` must outlive this object; if another
   /// run takes over the lock, all ranks are ended. Rank 0 may have to watch an abandoned lock for half a minute;
   /// meanwhile all ranks show progress in `heart`.
@@ -90,13 +91,13 @@ class RunDirectory {
   RunDirectory(const RunDirectory&) = delete;
   RunDirectory& operator=(const RunDirectory&) = delete;
 
-  /// Marks the start of training: from here on this run's end replaces the record of the previous start. A start
+  /// Marks the start of training: from here on this run's end replaces the record of a finished run. A start
   /// that is refused earlier keeps that record and removes the folders it made. Collective: no rank returns
   /// before rank 0 has removed that record, which would hide the end of a rank that fails at once.
   void begin();
 
-  /// Removes the record of the previous start if this one failed before `begin` for a reason that is not the user's.
-  void drop_earlier_record() const noexcept;
+  /// Removes the record of a finished run if this start failed before `begin` for a reason that is not the user's.
+  void drop_finished_record() const noexcept;
 
   /// The opened folder; empty on a rank other than 0 that cannot open it.
   const Directory& directory() const { return directory_; }
@@ -105,7 +106,7 @@ class RunDirectory {
   /// errors by rank 0, others by the rank that fails. Rethrows exceptions.
   void record_end_of(const std::function<void()>& body) const;
 
-  /// How the previous start ended, "CODE sentence" on one line; empty if it left no record.
+  /// How the previous start ended, "CODE sentence" on one line; empty if it left no record. Rank 0.
   const std::string& last_end() const { return last_end_; }
 
  private:
