@@ -76,9 +76,9 @@ class Study:
 
     def leave_nothing(self):
         """Removes what a study without a result has made."""
-        if not any("result" in line for line in self.lines):
-            os.unlink(self.raw)
-            with contextlib.suppress(OSError):  # others may have put files there
+        with self.lock, contextlib.suppress(OSError):  # others may have put files there
+            if not any("result" in line for line in self.lines):
+                os.unlink(self.raw)
                 for folder in self.made:
                     os.rmdir(folder)
 

@@ -28,7 +28,7 @@ constexpr const char* kHelpEnding =
     R"(The value in brackets holds unless the option is given. With --model or
 --config, --help shows the values that these set. The command line overrides
 the file of --config, and the file overrides the model's recipe. Of an option
-given twice on the command line, the last value holds. Where a value may be
+given twice on the command line, the last value holds. Where a number may be
 off, 0 also means off.
 
 Examples:

@@ -147,7 +147,8 @@ void refuse_wrong_values(const CLI::App& app, int argc, const char* const* argv)
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
     if (word.empty()) {
-      const bool is_value = !only_words && option != nullptr && !is_flag(*option);
+      const bool is_value =
+          !only_words && i > 1 && name == argv[i - 1] && option != nullptr && !is_flag(*option);
       throw Error(ErrorKind::usage,
                   concat(is_value ? name + " has an empty value" : "a word of the command line is empty",
                          ", as from an unset variable; give one, or leave it out"));

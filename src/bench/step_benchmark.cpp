@@ -299,14 +299,16 @@ StepBenchmark benchmark_step(const StepBenchmarkConfig& config, const comm::Worl
 std::string exposed_text(const StepBenchmark& result, const char* unit, double per_second) {
   const double exposed = result.exposed_s.median;
   const double blocking = result.blocking_s.median - result.alone_s.median;
+  const std::string beginning = fmt::format("exposed communication: {:.3f} {}, ", per_second * exposed, unit);
+  if (exposed < 0.0 || blocking <= 0.0)
+    return fmt::format("{}but the blocking all-reduce {:.3f} {} ({}): other work disturbs the rounds",
+                       beginning, per_second * blocking, unit, result.all_reduce);
   const std::string beside =
       fmt::format("the blocking all-reduce ({:.3f} {}; {})", per_second * blocking, unit, result.all_reduce);
-  const bool is_share = blocking > 0.0 && exposed >= 0.0 && exposed <= blocking;
-  return fmt::format("exposed communication: {:.3f} {}, ", per_second * exposed, unit) +
-         (is_share             ? fmt::format("{:.0f} % of {}", 100.0 * exposed / blocking, beside)
-          : exposed > blocking ? concat("more than ", beside,
-                                        ": overlap gains nothing here, or other work disturbs the rounds")
-                               : concat("beside ", beside, ": other work disturbs the rounds"));
+  if (exposed <= blocking)
+    return fmt::format("{}{:.0f} % of {}", beginning, 100.0 * exposed / blocking, beside);
+  return concat(beginning, "more than ", beside,
+                ": overlap gains nothing here, or other work disturbs the rounds");
 }
 
 }  // namespace cifar_mpi::bench

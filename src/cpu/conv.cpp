@@ -102,7 +102,7 @@ bool has_kernels_for_planes(const Planning& planning, const model::Conv2d& layer
   return !affine.kernels.forward.is_reference() && !affine.kernels.weight_gradient.is_reference();
 }
 
-/// Blocks where they are faster, see conv.hpp. `pads`: also where padding is up to a quarter of the input.
+/// Blocks where they are faster, see conv.hpp. `pads`: also where up to a quarter of the stored channels is padding.
 memory::format_tag format_of(const Planning& planning, const model::Conv2d& layer, const AffinePlace& place,
                              bool pads) {
   const int block = widest_block(), in = place.in.channels, stored = (in + block - 1) / block * block;

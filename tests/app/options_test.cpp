@@ -343,7 +343,7 @@ TEST_F(Programs, RefuseEmptyWords) {
     expect_refusal(run_command(concat(program, " ", option, " ''")), 2,
                    option + " has an empty value, as from an unset variable; give one, or leave it out");
   }
-  for (const std::string words : {" ''", " --json ''", " -- ''"})
+  for (const std::string words : {" ''", " --json ''", " -- ''", " --weights raw ''"})
     expect_refusal(run_command(kEval + words), 2, "a word of the command line is empty");
 }
 

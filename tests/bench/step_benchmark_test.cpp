@@ -72,10 +72,12 @@ TEST(StepBenchmark, ComparesExposedCommunicationWithTheBlockingSumsWhereThatMean
       text(0.5, 0.125),
       "exposed communication: 500.000 ms, more than the blocking all-reduce (125.000 ms; ring): overlap "
       "gains nothing here, or other work disturbs the rounds");
-  EXPECT_EQ(
-      text(-0.125, 0.5),
-      "exposed communication: -125.000 ms, beside the blocking all-reduce (500.000 ms; ring): other work "
-      "disturbs the rounds");
+  EXPECT_EQ(text(-0.125, 0.5),
+            "exposed communication: -125.000 ms, but the blocking all-reduce 500.000 ms (ring): other work "
+            "disturbs the rounds");
+  EXPECT_EQ(text(0.25, -0.125),
+            "exposed communication: 250.000 ms, but the blocking all-reduce -125.000 ms (ring): other work "
+            "disturbs the rounds");
 }
 
 TEST(StepBenchmark, SaysWhichKernelsItMeasured) {

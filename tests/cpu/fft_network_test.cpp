@@ -281,9 +281,6 @@ TEST(FftNetwork, GivesTheSameBitsFromEveryRunner) {
   }
 }
 
-// In bf16 the values between layers are rounded as with direct convolutions, so the errors of the gradients
-// are about the same: at most twice as large, since single roundings decide poolings (see
-// Network.HasTheReferenceGradientsInBf16).
 /// The distances of all gradients in bf16 from those of the loops.
 std::vector<double> bf16_distances(const model::NetSpec& net, ConvMethod conv, const std::string& layer) {
   NetworkRun run({.net = net, .batch = 4, .precision = Precision::bf16, .conv = conv});
@@ -298,6 +295,9 @@ std::vector<double> bf16_distances(const model::NetSpec& net, ConvMethod conv, c
   return all;
 }
 
+/// In bf16 the values between layers are rounded as with direct convolutions, so the errors of the gradients
+/// are about the same: at most twice as large, since single roundings decide poolings (see
+/// Network.HasTheReferenceGradientsInBf16).
 void expect_no_more_rounding_in_bf16(const model::NetSpec& net, ConvMethod conv, const std::string& layer) {
   if (!has_bf16()) GTEST_SKIP() << "LOUD: this cpu has no bf16 arithmetic, bf16 is NOT tested here";
   const std::vector<double> found = bf16_distances(net, conv, layer),

@@ -178,15 +178,14 @@ struct ConvFftMemory {
   std::byte* grad_src = nullptr;        ///< null: no data gradient
   float* weights = nullptr;             ///< spectra
   float* transposed_weights = nullptr;  ///< spectra of the transposed weights, for the data gradient
-  float* src_spectra = nullptr;         ///< of conv.concurrent pieces; of all for a weight gradient apart
+  float* src_spectra = nullptr;         ///< of conv.concurrent pieces, or of all for plan_fft_weight_gradient
   bool keeps_src_spectra = false;       ///< for the weight gradient, which else transforms the images itself
   float* grad_dst_spectra = nullptr;    ///< of conv.concurrent pieces unless they are kept
   bool keeps_grad_dst_spectra = false;  ///< for the weight gradient
   float* product = nullptr;             ///< of conv.concurrent pieces, in the frequency domain
   float* grad_weights_spectra = nullptr;  ///< unused without a weight gradient
-  std::byte* vectors =
-      nullptr;  ///< [threads, conv.vector_bytes()] scratch; unused without a pooling, as the next
-  std::uint8_t* choices = nullptr;  ///< [values of dst]; null: evaluation
+  std::byte* vectors = nullptr;           ///< [threads, conv.vector_bytes()] scratch of a pooling
+  std::uint8_t* choices = nullptr;        ///< of a pooling, [values of dst]; null: evaluation
 };
 
 engine::Task plan_fft_weights(const std::string& name, const ConvFft& conv, const float* weights,
@@ -200,7 +199,7 @@ engine::Task plan_fft_data_gradient(const std::string& name, const ConvFft& conv
 /// Both gradients, of a convolution that recomputes and has no biases.
 engine::Task plan_fft_gradients(const std::string& name, const ConvFft& conv, const ConvFftMemory& memory,
                                 float* grad_weights);
-/// Uses both kept spectra; `grad_biases` may be null. Each sum runs over the images of the batch in order.
+/// Uses the kept spectra; `grad_biases` may be null. Each sum runs over the images of the batch in order.
 engine::Task plan_fft_weight_gradient(const std::string& name, const ConvFft& conv,
                                       const ConvFftMemory& memory, float* grad_weights, float* grad_biases);
 

@@ -79,7 +79,7 @@ class FftGroup final : public PlannedGroup {
   }
 
   /// The images' spectra live from the forward pass to the weight gradient, which reads the images again only
-  /// if it recomputes their spectra, or needs others.
+  /// if it recomputes their spectra or needs another transform.
   ConvFftMemory memory_for(const Operands& operands, Arena& arena) const {
     const bool trains = operands.params[0].grad != nullptr, keeps = trains && !conv_.recomputes;
     ConvFftMemory memory;
@@ -132,7 +132,8 @@ double taps_inside(int side, int kernel) {
 }
 
 /// Speed-up of oneDNN's direct kernels over fp32. Kernels of 5x5: 2.0 with AVX512_BF16, 2.4 with AMX (conv2 of the
-/// tutorial, all passes, oneDNN 2.6). 3x3: 1.0 to 1.3 on Zen 5, so for Winograd's filtering the middle of both.
+/// tutorial, all passes, oneDNN 2.6). 3x3: 1.0 to 1.3 on Zen 5, where the rule is
+/// not to miss Winograd's filtering; 1.5 lies between.
 double direct_speed(const ConvFft& conv, engine::Precision precision) {
   if (precision != engine::Precision::bf16) return 1.0;
   return conv.winograd ? 1.5 : 2.0;

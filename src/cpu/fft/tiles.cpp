@@ -54,7 +54,7 @@ struct TileRun {
 };
 
 /// Shares the tiles of a piece among the threads and calls body(TileRun) for runs within one vector of
-/// channels of an image. Images follow each other, because so do their rows in a panel.
+/// channels of an image. Images are the inner loop, because their rows are neighbours in a panel.
 template <class Body>
 void for_all_tiles(const ConvFft& conv, const SpectraShape& spectra, const Body& body) {
   const int tiles = conv.tiles(), vectors = spectra.panels();

@@ -22,15 +22,17 @@ auto with_part(WinogradPart part, const Body& body) {
   return body(Filtering<WinogradTaps>{});
 }
 
-/// kRows from row m x (kVectors vectors of columns) of C, which stay in registers during the loop over k.
-template <class V, int kRows, int kVectors, bool kAdds>
+/// kRows from row m x (kVectors vectors of columns) of C, which stay in registers during the loop over k. `m` is a
+/// multiple of kStart.
+template <class V, int kRows, int kVectors, bool kAdds, int kStart>
 [[gnu::always_inline]] inline void tile(const ProductShape& shape, int m, const float* a, const float* b,
                                         float* c) {
   constexpr int kLanes = kLanesIn<V>;
   const std::ptrdiff_t begin = shape.a.to_row(m, kLanes), b_panel = shape.b.panel;
   std::ptrdiff_t rows[kRows];
+  constexpr bool kInPanel = kLanes % kRows == 0 && kStart % kRows == 0;
   for (int i = 0; i < kRows; ++i)
-    rows[i] = kLanes % kRows == 0 ? i * shape.a.row : shape.a.to_row(m + i, kLanes) - begin;
+    rows[i] = kInPanel ? i * shape.a.row : shape.a.to_row(m + i, kLanes) - begin;
   a += begin;
   c += m * shape.c.row;
   V sums[kRows][kVectors] = {};
@@ -66,10 +68,10 @@ template <class V, int kVectors, bool kAdds>
   constexpr int kRows = rows_of_real_tile(kLanesIn<V>) / kVectors, kLess = 4;
   const int end = shape.first + shape.rows;
   int m = shape.first;
-  for (; m + kRows <= end; m += kRows) tile<V, kRows, kVectors, kAdds>(shape, m, a, b, c);
+  for (; m + kRows <= end; m += kRows) tile<V, kRows, kVectors, kAdds, kRows>(shape, m, a, b, c);
   if constexpr (kRows > kLess)
-    for (; m + kLess <= end; m += kLess) tile<V, kLess, kVectors, kAdds>(shape, m, a, b, c);
-  for (; m < end; ++m) tile<V, 1, kVectors, kAdds>(shape, m, a, b, c);
+    for (; m + kLess <= end; m += kLess) tile<V, kLess, kVectors, kAdds, kRows>(shape, m, a, b, c);
+  for (; m < end; ++m) tile<V, 1, kVectors, kAdds, 1>(shape, m, a, b, c);
 }
 
 template <bool kAdds>
