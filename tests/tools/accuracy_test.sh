@@ -81,6 +81,8 @@ RefusesNonsense() {
   touch broken && echo 2 >broken
   run 2 --seeds 1
   says 'no such thing'
+  run 2 --seeds 1 --out ''
+  says '--out has an empty value'
   ends_with 2 "$root/tools/accuracy" --build "$here" --recipe fast94 --seeds 1
   says 'there is no cifar_mpi_train in'
   ends_with 2 "$root/tools/accuracy" --recipe nosuch --seeds 1

@@ -135,9 +135,10 @@ RefusesNonsense() {
   says "not 'ring'"
   run 2 --build "$here/nothing"
   says 'there is no cifar_mpi_bench'
-  stand_in "$here/tree/tools/shaped_nodes" <<<'echo "--rate must be like 10gbit" >&2; exit 2'
-  run 2 --part speed --rates fast --compute-ms 1
-  says '--rate must be like 10gbit'
+  for rates in '' 0gbit 10gbit,fast; do
+    run 2 --part speed --rates "$rates"
+    says "must be speeds like 10gbit or none, separated by commas, not '${rates#*,}'"
+  done
 }
 
 "$1"
