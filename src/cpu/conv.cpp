@@ -118,10 +118,6 @@ AffinePlace with_format(const Planning& planning, AffinePlace place, memory::for
   return place;
 }
 
-}  // namespace
-
-namespace {
-
 /// A convolution with the formats of the whole batch.
 struct PiecedConv {
   Affine affine;

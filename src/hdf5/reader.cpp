@@ -139,11 +139,13 @@ Reader open_record(const DirectoryEntry& entry, const std::string& format, std::
 void require_like_or_nothing(const InputFile& file, std::string_view format, std::string_view what,
                              std::string_view option) {
   if (file.size() == 0) return;
+  std::string wanted(what);
   try {
     if (Reader(file).has_format(format)) return;
   } catch (const Error&) {  // no HDF5, or damaged
+    wanted += " that can be read";
   }
-  refuse_to_replace(file, what, option);
+  refuse_to_replace(file, wanted, option);
 }
 
 bool Reader::has_format(std::string_view format) const {

@@ -17,7 +17,7 @@ namespace {
 
 constexpr const char* kNoWholeSample =
     "each sampled step lacks the record of a rank, or a part of it; train more steps: ten per epoch are "
-    "sampled, at least ten steps apart";
+    "sampled, but at most one in ten";
 
 /// Smaller shares of a step are not mentioned.
 constexpr double kWorthIt = 0.03;

@@ -381,7 +381,7 @@ TEST(Verdict, TellsOfComputationScaling) {
 }
 
 TEST(Verdict, SaysWhatItIsNotOf) {
-  const std::string advice = "; train more steps: ten per epoch are sampled, at least ten steps apart";
+  const std::string advice = "; train more steps: ten per epoch are sampled, but at most one in ten";
   EXPECT_EQ(verdict_of({}), std::vector<std::string>{"no verdict: no step was sampled" + advice});
   const Line line = good_line();
   EXPECT_EQ(verdict_of(timeline({{line, Line{}}, {Line{}, line}})),

@@ -10,7 +10,7 @@ namespace cifar_mpi::report {
 
 /// Why a run has no verdict. SampleSchedule (step/step_recording.hpp) chooses the steps.
 inline constexpr const char* kNoSample =
-    "no step was sampled; train more steps: ten per epoch are sampled, at least ten steps apart";
+    "no step was sampled; train more steps: ten per epoch are sampled, but at most one in ten";
 
 /// Why more ranks are not faster, and what to try.
 ///
