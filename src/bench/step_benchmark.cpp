@@ -44,6 +44,9 @@ config::TrainConfig train_config(const StepBenchmarkConfig& config) {
   return train;
 }
 
+/// That of almost all steps of a run.
+step::StepKind measured_kind(const step::Plan& plan) { return step::step_kind(plan, ~std::uint64_t{0}); }
+
 /// The step in several ways, on the same memory.
 struct Variants {
   std::unique_ptr<comm::Update> none;
@@ -55,23 +58,24 @@ struct Variants {
 void plan_variants(BenchmarkRun& run, Variants& variants) {
   step::allocate_blocks(run.plan, run.device, run.blocks);
   const step::StepContext context = run.context();
-  variants.overlapped = step::plan_step(context, {});
+  const step::StepKind kind = measured_kind(run.plan);
+  variants.overlapped = step::plan_step(context, {}, kind);
   if (variants.overlapped->program().lanes() > engine::kFirstSide) {
-    variants.in_a_row = step::plan_step(context, {.branches = false});
+    variants.in_a_row = step::plan_step(context, {.branches = false}, kind);
   }
   if (variants.overlapped->task_seconds().empty()) {
     const engine::RunnerKind chosen = std::exchange(run.plan.config.runner, engine::RunnerKind::serial);
-    variants.told = step::plan_step(context, {});
+    variants.told = step::plan_step(context, {}, kind);
     run.plan.config.runner = chosen;
   }
   if (run.plan.world.size() > 1) {
-    variants.blocking = step::plan_step(context, {.exchange = false});
+    variants.blocking = step::plan_step(context, {.exchange = false}, kind);
     variants.none = std::make_unique<comm::AllReduceUpdate>(
         std::make_unique<step::NoExchange>(*run.device.backend,
                                            std::as_writable_bytes(run.blocks.update->block().all())),
         run.device.layout, comm::AllReduceSettings{run.plan.config.bucket_mib});
     variants.none->allocate(step::control_layout(run.plan, run.device).floats());
-    variants.alone = step::plan_step({run.plan, run.device, run.blocks, *variants.none}, {});
+    variants.alone = step::plan_step({run.plan, run.device, run.blocks, *variants.none}, {}, kind);
   }
   run.write_initial_state();
 }
@@ -284,8 +288,9 @@ StepBenchmark benchmark_step(const StepBenchmarkConfig& config, const comm::Worl
   result.ranks = world.size();
   result.batch_size = run.plan.sizes.batch;
   result.kernels = run.device.tower->plan_text();
-  result.in_image_flops = model::training_flops(run.plan.network.net).in_image;
-  result.nominal_flops = model::training_flops(run.plan.network.net).nominal;
+  const model::Flops flops = step::training_flops(run.plan, measured_kind(run.plan));
+  result.in_image_flops = flops.in_image;
+  result.nominal_flops = flops.nominal;
   result.bits = hash_of_steps(run, *variants.overlapped);
   measure(config, run, variants, measure_limits, result);
   world.together([&] { require_applied(run, variants); });

@@ -59,7 +59,7 @@ AffineGroup::Weights AffineGroup::prepare(const Operands& operands, Arena& arena
   Weights weights;
   const float* const from = weights_of(operands);
   weights.forward = prepare_copy(name() + " prepare forward", affine_.forward_weights, from, arena, tasks);
-  if (!operands.training || !affine_.wants_grad_src) return weights;
+  if (operands.grad_src[0] == nullptr) return weights;
   weights.backward = affine_.shares_weights() ? weights.forward
                                               : prepare_copy(name() + " prepare backward",
                                                              affine_.backward_weights, from, arena, tasks);

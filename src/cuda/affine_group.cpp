@@ -127,7 +127,7 @@ void AffineGroup::prepare(const Operands& o, Arena& arena, Kept& kept, std::vect
   if (!affine_.is_conv()) return;
   const float* const master = o.params[0].master;
   const Bytes read = bytes_of(master, affine_.weights());
-  const bool turns_back = o.training && affine_.wants_grad_x;
+  const bool turns_back = o.grad_src[0] != nullptr;
   const bool library_back = kernels_.library_for(ConvDirection::data_gradient) != nullptr;
   if (kernels_.library_for(ConvDirection::forward) != nullptr || (turns_back && library_back)) {
     kept.weights = arena.take(bytes(affine_.weights()));
@@ -246,7 +246,7 @@ Task AffineGroup::bias_gradient(const Operands& o, Arena& arena) const {
 void AffineGroup::weight_gradient(const Operands& o, Kept& kept, Arena& arena,
                                   std::vector<Task>& tasks) const {
   float* const to = o.params[0].grad;
-  const bool concurrent = affine_.wants_grad_x;  // else there is nothing to run beside
+  const bool concurrent = o.grad_src[0] != nullptr;  // else there is nothing to run beside
   if (const LibraryConv* const conv = kernels_.library_for(ConvDirection::weight_gradient)) {
     std::byte* const copy = arena.take(bytes(affine_.weights()));
     std::byte* const space = arena.take(conv->workspace_bytes());

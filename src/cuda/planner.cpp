@@ -71,8 +71,8 @@ class Planner {
       plan_.tail.push_back(plan_group(rest, batch_, precision_));
     }
     plan_.contract.relu_at_end = affine.relu;
-    // The gradient of the biases also masks; a frozen layer has none.
-    plan_.contract.can_mask_dst = affine.relu && chain_.operation(0).trains();
+    // The gradient of the biases also masks; a layer has none in steps in which it does not train.
+    plan_.contract.can_mask_dst = affine.relu && chain_.operation(0).trains(~std::uint64_t{0});
     plan_.contract.masters = {affine.weights_in_memory()};
     if (affine.biased) plan_.contract.masters.push_back(static_cast<std::size_t>(affine.outputs));
     plan_.work = affine;

@@ -95,7 +95,7 @@ class Lowering {
   }
 
   std::size_t add_value(const ValueFormat& format, std::size_t value) {
-    graph_.values.push_back({format, wants_grad_[value], {}, false});
+    graph_.values.push_back({format, value, {}, false});
     return graph_.values.size() - 1;
   }
 
@@ -172,7 +172,7 @@ class Lowering {
 
   void place_mask(std::size_t v) {
     LoweredValue& value = graph_.values[v];
-    if (!value.wants_grad) return;
+    if (!wants_grad_[value.of]) return;
     if (value.readers.size() == 1) {
       Node& reader = graph_.nodes[value.readers.front()];
       const ReluMask mask = reader.group->contract().mask_src;

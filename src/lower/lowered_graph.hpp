@@ -13,7 +13,7 @@ namespace cifar_mpi::lower {
 /// A value in one format.
 struct LoweredValue {
   engine::ValueFormat format;
-  bool wants_grad = false;
+  std::size_t of = 0;                ///< the network's value
   std::vector<std::size_t> readers;  ///< nodes; one that reads it twice appears twice
   bool masked = false;               ///< a task of its own masks its gradient where the value is not positive
 };

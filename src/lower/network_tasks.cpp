@@ -51,16 +51,15 @@ void NetworkTasks::place_grads_of(std::size_t n) {
   const Contract& contract = node.group->contract();
   NodeGrads& grads = grads_[n];
   grads.src.resize(node.inputs.size(), nullptr);
-  const LoweredValue& output = graph_.values[node.output];
-  if (!output.wants_grad) return;
+  if (!wants_grad(node.output)) return;
   std::vector<std::byte*>& shares = shares_[node.output];
-  if (contract.joins_grads && !output.masked && shares.size() > 1) {
+  if (contract.joins_grads && !graph_.values[node.output].masked && shares.size() > 1) {
     grads.more_dst = shares.back();
     shares.pop_back();
   }
   grads.dst = complete(node.output, contract.name, grads.before);
   for (std::size_t i = 0; i < node.inputs.size(); ++i) {
-    if (!graph_.values[node.inputs[i]].wants_grad) continue;
+    if (!wants_grad(node.inputs[i])) continue;
     std::byte* share = grads.dst;
     if (!contract.hands_grad_on) share = grads.src[i] = arena_.take(contract.src[i].grad.bytes);
     shares_[node.inputs[i]].push_back(share);
@@ -95,8 +94,7 @@ std::byte* NetworkTasks::complete(std::size_t v, const std::string& name, std::v
 }
 
 bool NetworkTasks::trains_some(const Node& node) const {
-  return std::any_of(node.params.begin(), node.params.end(),
-                     [&](std::size_t p) { return layout_.entries[p].offset < layout_.trained_floats; });
+  return std::ranges::any_of(node.params, [&](std::size_t p) { return blocks_.trains[p]; });
 }
 
 engine::Operands NetworkTasks::operands_of(std::size_t n) const {
@@ -114,7 +112,7 @@ engine::Operands NetworkTasks::operands_of(std::size_t n) const {
     float* grad = nullptr;
     if (at >= layout_.running_begin()) {
       if (operands.training) grad = blocks_.statistics + (at - layout_.running_begin());
-    } else if (operands.grad_dst != nullptr && at < layout_.trained_floats) {
+    } else if (operands.grad_dst != nullptr && blocks_.trains[p]) {
       grad = blocks_.grads + at;
     } else if (operands.grad_dst != nullptr && trains_some(node)) {
       grad = arena_.take_array<float>(layout_.entries[p].floats);  // scratch: frozen, beside a trained one

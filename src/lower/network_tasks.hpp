@@ -18,6 +18,8 @@ struct Blocks {
   float statistics_share = 1.0f;
   engine::RankSums rank_sums = {};
   engine::ValueCounts* counts = nullptr;  ///< by observed layer, see Tower::observed; null: none
+  std::vector<bool> trains = {};          ///< by parameter
+  std::vector<bool> wants_grad = {};      ///< by value of the network
 };
 
 /// Appends `more` to `tasks`.
@@ -58,6 +60,7 @@ class NetworkTasks {
   /// Sums the gradient of a value from the shares of its readers, in their order.
   std::byte* complete(std::size_t value, const std::string& name, std::vector<engine::Task>& tasks);
   bool trains_some(const Node& node) const;
+  bool wants_grad(std::size_t value) const { return blocks_.wants_grad[graph_.values[value].of]; }
   engine::Operands operands_of(std::size_t node) const;
   void append_tasks(std::size_t node);
   void append_observer(const Node& node);

@@ -160,9 +160,16 @@ std::vector<Task> Tower::train_tasks(const engine::TrainBinding& binding, Arena&
   if (control.statistics_floats != layout_.running_floats) {
     throw std::logic_error("the control block has no space for the statistics of the batch");
   }
-  const Blocks blocks{
-      binding.params,           binding.grads,     binding.control + control.statistics(),
-      binding.statistics_share, binding.rank_sums, binding.part == 0 ? binding.activations : nullptr};
+  std::vector<bool> trains;
+  for (const model::Param& param : *spec_.params) trains.push_back(param.trains(binding.after));
+  const Blocks blocks{binding.params,
+                      binding.grads,
+                      binding.control + control.statistics(),
+                      binding.statistics_share,
+                      binding.rank_sums,
+                      binding.part == 0 ? binding.activations : nullptr,
+                      std::move(trains),
+                      model::wants_gradient(*spec_.net, binding.after)};
   return in_planned_memory(arena, [&](Arena& memory, auto& onto) {
     NetworkTasks network(kernels_, *graph_, layout_, blocks, memory);
     onto = network.onto();

@@ -5,9 +5,8 @@
 
 namespace cifar_mpi::model {
 
-bool Operation::trains() const {
-  return std::any_of(params.begin(), params.end(),
-                     [](const Param& param) { return param.role == ParamRole::trained; });
+bool Operation::trains(std::uint64_t done) const {
+  return std::any_of(params.begin(), params.end(), [done](const Param& param) { return param.trains(done); });
 }
 
 std::vector<std::vector<std::size_t>> readers_of(const NetSpec& net) {
@@ -18,12 +17,12 @@ std::vector<std::vector<std::size_t>> readers_of(const NetSpec& net) {
   return readers;
 }
 
-std::vector<bool> wants_gradient(const NetSpec& net) {
+std::vector<bool> wants_gradient(const NetSpec& net, std::uint64_t done) {
   std::vector<bool> wants(net.values.size(), false);
   for (const Operation& operation : net.operations) {
     const bool inherits = std::any_of(operation.inputs.begin(), operation.inputs.end(),
                                       [&](Value input) { return wants[input.id]; });
-    wants[operation.output.id] = inherits || operation.trains();
+    wants[operation.output.id] = inherits || operation.trains(done);
   }
   return wants;
 }
@@ -36,12 +35,12 @@ std::string_view classifier_of(const NetSpec& net) {
   return {};
 }
 
-Flops training_flops(const NetSpec& net) {
-  const std::vector<bool> wants = wants_gradient(net);
+Flops training_flops(const NetSpec& net, std::uint64_t done) {
+  const std::vector<bool> wants = wants_gradient(net, done);
   Flops total;
   for (const Operation& operation : net.operations) {
     const double passes =
-        1.0 + (operation.trains() ? 1.0 : 0.0) + (wants[operation.inputs.front().id] ? 1.0 : 0.0);
+        1.0 + (operation.trains(done) ? 1.0 : 0.0) + (wants[operation.inputs.front().id] ? 1.0 : 0.0);
     total.nominal += passes * operation.forward.nominal;
     total.in_image += passes * operation.forward.in_image;
   }

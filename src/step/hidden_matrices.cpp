@@ -112,8 +112,6 @@ void allocate_hidden(const Plan& plan, const Device& device, Blocks& blocks) {
   if (sums.size() > (plan.config.sync_batch_norm ? device.layout.running_floats : 0)) {
     hidden.moves = sums.first(floats);
     hidden.owners = owners_of(hidden.matrices, plan.world.size());
-    const auto largest = std::ranges::max_element(hidden.matrices, {}, &engine::Matrix::floats);
-    hidden.zeros = device.backend->allocate(largest->floats * sizeof(float));
   } else {
     hidden.own_moves = device.backend->allocate(floats * sizeof(float));
     hidden.moves = hidden.own_moves.span<float>();
@@ -153,7 +151,7 @@ std::vector<engine::Task> matrix_tasks(const StepContext& context, const engine:
     if (!mine) {
       tasks.push_back(backend.copy_task(concat("muon clear ", matrix.name),
                                         {{reinterpret_cast<std::byte*>(hidden.moves.data() + matrix.begin),
-                                          hidden.zeros.data(), matrix.floats * sizeof(float)}}));
+                                          context.blocks.zeros.data(), matrix.floats * sizeof(float)}}));
     }
     first = std::min(first, matrix.begin);
     last = std::max(last, end);

@@ -149,6 +149,20 @@ std::vector<std::uint64_t> boundaries(const Plan& plan, const engine::Replay& re
   return steps;
 }
 
+namespace {
+
+/// The steps after which parameters no longer train and programs leave out their gradients.
+std::vector<std::uint64_t> freezes(const Plan& plan) {
+  std::vector<std::uint64_t> steps;
+  if (plan.config.update != comm::UpdateKind::all_reduce || plan.config.clip_norm > 0.0) return steps;
+  for (const model::Param& param : plan.network.params) {
+    if (param.trains() && param.steps > 0) steps.push_back(param.steps);
+  }
+  return steps;
+}
+
+}  // namespace
+
 std::uint64_t program_end(const Plan& plan, std::uint64_t done) {
   std::uint64_t end = plan.sizes.total_steps;
   const auto note = [&](std::uint64_t from) {
@@ -156,23 +170,35 @@ std::uint64_t program_end(const Plan& plan, std::uint64_t done) {
   };
   if (plan.config.update == comm::UpdateKind::local) note(plan.sizes.local_from);
   for (const config::ImageStage& stage : plan.sizes.image_stages) note(stage.from);
+  for (const std::uint64_t steps : freezes(plan)) note(steps);
   return end;
 }
 
-int image_size(const Plan& plan, std::uint64_t done) {
-  int pixels = 0;
+StepKind step_kind(const Plan& plan, std::uint64_t done) {
+  StepKind kind;
   for (const config::ImageStage& stage : plan.sizes.image_stages) {
-    if (stage.from <= done) pixels = stage.pixels;
+    if (stage.from <= done) kind.image_size = stage.pixels;
   }
-  return pixels == plan.network.net.input.height ? 0 : pixels;
+  if (kind.image_size == plan.network.net.input.height) kind.image_size = 0;
+  for (const std::uint64_t steps : freezes(plan)) {
+    if (steps <= done) kind.frozen_at = std::max(kind.frozen_at, steps);
+  }
+  return kind;
+}
+
+const model::NetSpec& network_for(const Plan& plan, const StepKind& kind) {
+  return kind.image_size == 0 ? plan.network.net : plan.smaller.at(kind.image_size);
+}
+
+model::Flops training_flops(const Plan& plan, const StepKind& kind) {
+  return model::training_flops(network_for(plan, kind), kind.frozen_at);
 }
 
 model::Flops training_flops(const Plan& plan) {
   model::Flops sum;
   for (std::uint64_t begin = 0, end = 0; begin < plan.sizes.total_steps; begin = end) {
     end = program_end(plan, begin);
-    const int pixels = image_size(plan, begin);
-    const model::Flops one = model::training_flops(pixels == 0 ? plan.network.net : plan.smaller.at(pixels));
+    const model::Flops one = training_flops(plan, step_kind(plan, begin));
     const double images = static_cast<double>(end - begin) * static_cast<double>(plan.sizes.global_batch);
     sum.nominal += one.nominal * images;
     sum.in_image += one.in_image * images;

@@ -122,6 +122,31 @@ void allocate_summaries(const Plan& plan, const Device& device, Blocks& blocks) 
   blocks.kept_images = device.backend->allocate(floats * sizeof(float));
 }
 
+void allocate_zeros(const Plan& plan, const Device& device, Blocks& blocks) {
+  std::size_t floats = 0;
+  if (!blocks.hidden.owners.empty())
+    floats = std::ranges::max(blocks.hidden.matrices, {}, &engine::Matrix::floats).floats;
+  for (std::size_t p = 0; p < plan.network.params.size(); ++p) {
+    if (plan.network.params[p].steps > 0) floats = std::max(floats, device.layout.entries[p].floats);
+  }
+  if (floats > 0) blocks.zeros = device.backend->allocate(floats * sizeof(float));
+}
+
+/// No task writes these gradients, and a sum over ranks in place would multiply what an earlier program left there.
+std::optional<engine::Task> clear_frozen(const StepContext& context, const engine::TrainBinding& binding) {
+  const auto& [plan, device, blocks, update] = context;
+  std::vector<engine::CopyBinding> spans;
+  for (std::size_t p = 0; p < plan.network.params.size(); ++p) {
+    const model::Param& param = plan.network.params[p];
+    if (!param.trains() || param.trains(binding.after)) continue;
+    const auto& entry = device.layout.entries[p];
+    spans.push_back({reinterpret_cast<std::byte*>(binding.grads + entry.offset), blocks.zeros.data(),
+                     entry.floats * sizeof(float)});
+  }
+  if (spans.empty()) return std::nullopt;
+  return device.backend->copy_task("clear gradients of frozen parameters", spans);
+}
+
 }  // namespace
 
 std::vector<engine::Bytes> regions_of(const StepContext& context) {
@@ -139,7 +164,7 @@ std::vector<engine::Bytes> regions_of(const StepContext& context) {
   for (const Buffer* block :
        {&blocks.step_counter, &blocks.batch_counter, &blocks.facts, &blocks.decay_sums, &blocks.gradient_norm,
         &blocks.value_counts, &blocks.kept_images, &blocks.weights_before, &blocks.round_sums,
-        &blocks.hidden.places, &blocks.hidden.own_moves, &blocks.hidden.zeros}) {
+        &blocks.hidden.places, &blocks.hidden.own_moves, &blocks.zeros}) {
     watch(*block);
   }
   if (blocks.hidden.arena) std::ranges::copy(blocks.hidden.arena->regions(), std::back_inserter(regions));
@@ -276,6 +301,7 @@ void allocate_blocks(const Plan& plan, const Device& device, Blocks& blocks) {
   if (plan.sizes.partial_aggregation())
     blocks.batch_counter = device.backend->allocate(sizeof(std::uint64_t));
   allocate_hidden(plan, device, blocks);
+  allocate_zeros(plan, device, blocks);
   blocks.facts = device.backend->allocate(sizeof(engine::RankFacts));
   // One for each span, and one that is never read.
   blocks.decay_sums = device.backend->allocate((blocks.update->spans().size() + 1) * sizeof(double));
@@ -304,6 +330,7 @@ std::vector<engine::Task> compute_tasks(const StepContext& context, engine::Trai
                                         int steps) {
   const auto& [plan, device, blocks, update] = context;
   std::vector<engine::Task> tasks;
+  if (auto clear = clear_frozen(context, binding)) tasks.push_back(std::move(*clear));
   const int parts = plan.sizes.parts;
   binding.parts = steps * parts;
   const std::size_t floats = binding.control_layout.floats() + device.layout.trained_floats;
@@ -344,10 +371,11 @@ engine::RunnerKind runner_of(const Plan& plan) {
 }  // namespace
 
 std::unique_ptr<engine::Runner> plan_step(const StepContext& context, comm::Concurrency concurrent,
-                                          int image_size) {
+                                          const StepKind& kind) {
   const auto& [plan, device, blocks, update] = context;
   engine::TrainBinding binding = bind_step(context);
-  binding.augment.image_size = image_size;
+  binding.augment.image_size = kind.image_size;
+  binding.after = kind.frozen_at;
   const engine::ControlLayout& control = binding.control_layout;
   const engine::ParamLayout& layout = device.layout;
   const std::size_t trained = layout.trained_floats;

@@ -196,7 +196,7 @@ StepRecording::StepRecording(const Plan& plan, const comm::Update& update, engin
     : plan_(plan),
       update_(update),
       step_(step),
-      image_size_(image_size(plan, first.begin)),
+      image_size_(step_kind(plan, first.begin).image_size),
       schedule_(plan.sizes.steps_per_epoch, first.begin, program_end(plan, first.begin),
                 std::move(boundaries), first.steps()),
       next_(plan.sizes.partial_aggregation() ? std::nullopt : schedule_.next(first.begin)),

@@ -38,7 +38,7 @@ class SampleSchedule {
 };
 
 /// The tasks of the step program, those of local steps once, and other facts that do not change while it
-/// runs. `image_size` as image_size has it.
+/// runs. `image_size` as StepKind has it.
 report::Timeline timeline_head(const Plan& plan, const comm::Update& update,
                                const engine::StepProgram& program, int image_size = 0);
 

@@ -184,7 +184,8 @@ bool Loop::was_concluded() const {
       run::recorded_test_accuracy(run::open_checkpoint(*plan_.run, launched())).has_value());
 }
 
-/// From here on a replay takes all the steps between two averagings, or images of another size.
+/// From here on a replay takes all the steps between two averagings, images of another size, or no gradients of frozen
+/// parameters.
 void Loop::change_program() {
   finish();
   recording_->finish();

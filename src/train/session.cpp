@@ -107,6 +107,15 @@ void write_batches(const step::Plan& plan, const step::Device& device, step::Blo
   device.backend->copy(blocks.batch_counter.data(), reinterpret_cast<const std::byte*>(&mine), sizeof mine);
 }
 
+/// ", whitening/biases frozen"
+std::string frozen_text(const step::Plan& plan, const step::StepKind& kind) {
+  std::string names;
+  for (const model::Param& param : plan.network.params) {
+    if (param.trains() && !param.trains(kind.frozen_at)) names += concat(", ", param.name);
+  }
+  return names.empty() ? names : names + " frozen";
+}
+
 /// The program of the next step, and those after it.
 void build_steps(SessionState& state) {
   const step::Plan& plan = state.plan;
@@ -115,16 +124,16 @@ void build_steps(SessionState& state) {
   const bool local = plan.config.update == comm::UpdateKind::local;
   const std::uint64_t begin = std::min(plan.progress.step, plan.sizes.total_steps - 1);
   for (std::uint64_t from = begin; from < plan.sizes.total_steps; from = step::program_end(plan, from)) {
-    Programs::Next next{from, {}, step::image_size(plan, from), {}};
+    Programs::Next next{from, {}, step::step_kind(plan, from), {}};
     if (local && from >= plan.sizes.local_from) {
       next.step = step::plan_local_steps(state.context(), concurrent);
       next.text = concat(plan.config.local.steps, " steps of each rank between averagings");
     } else {
       const bool is_new = std::ranges::none_of(
-          programs.later, [&](const Programs::Next& other) { return other.image_size == next.image_size; });
-      if (is_new) next.step = step::plan_step(state.context(), concurrent, next.image_size);
-      const model::NetSpec& net = next.image_size == 0 ? plan.network.net : plan.smaller.at(next.image_size);
-      next.text = concat("images of ", net.input.height, 'x', net.input.width);
+          programs.later, [&](const Programs::Next& other) { return other.kind == next.kind; });
+      if (is_new) next.step = step::plan_step(state.context(), concurrent, next.kind);
+      const Extent& input = step::network_for(plan, next.kind).input;
+      next.text = concat("images of ", input.height, 'x', input.width, frozen_text(plan, next.kind));
     }
     programs.later.push_back(std::move(next));
   }
@@ -232,11 +241,10 @@ std::string image_size_text(const step::Plan& plan) {
   std::string text = "image size: ";
   for (std::uint64_t from = 0, end = 0; from < plan.sizes.total_steps; from = end) {
     end = step::program_end(plan, from);
-    const int pixels = step::image_size(plan, from);
-    const model::NetSpec& net = pixels == 0 ? plan.network.net : plan.smaller.at(pixels);
-    text +=
-        concat(from == 0 ? "" : ", ", net.input.height, 'x', net.input.width, " in steps ", from + 1, " to ",
-               end, fmt::format(" ({:.0f} MFLOP per image)", 1e-6 * model::training_flops(net).nominal));
+    const step::StepKind kind = step::step_kind(plan, from);
+    const Extent& input = step::network_for(plan, kind).input;
+    text += concat(from == 0 ? "" : ", ", input.height, 'x', input.width, " in steps ", from + 1, " to ", end,
+                   fmt::format(" ({:.0f} MFLOP per image)", 1e-6 * step::training_flops(plan, kind).nominal));
   }
   text += "; evaluation sees whole images";
   if (plan.sizes.image_stages.size() == plan.config.image_sizes.size()) return text;

@@ -21,23 +21,24 @@ struct Programs {
   /// A program that replaces `step`.
   struct Next {
     std::uint64_t from = 0;                ///< completed steps
-    std::unique_ptr<engine::Runner> step;  ///< null: the earlier one for images of this size
-    int image_size = 0;
+    std::unique_ptr<engine::Runner> step;  ///< null: the earlier one of this kind
+    step::StepKind kind;
     std::string text;  ///< for the log: what is different from there on
   };
   std::unique_ptr<engine::Runner> step;
-  int image_size = 0;      ///< of the images of `step`, as step::image_size
-  std::deque<Next> later;  ///< in order: after the first --local-after epochs, and for each of --image-size
-  /// Takes the first of `later`; returns its text. A later part of the run with images of the same size keeps the
-  /// previous program.
+  step::StepKind kind;  ///< of `step`
+  std::deque<Next>
+      later;  ///< in order: after the first --local-after epochs, for each of --image-size and of freezing
+  /// Takes the first of `later`; returns its text. A later part of the run of the same kind keeps the previous
+  /// program.
   std::string change() {
     const auto again = std::ranges::find_if(
-        later, [this](const Next& next) { return next.step == nullptr && next.image_size == image_size; });
+        later, [this](const Next& next) { return next.step == nullptr && next.kind == kind; });
     if (again != later.end()) again->step = std::move(step);
     Next next = std::move(later.front());
     later.pop_front();
     step = std::move(next.step);
-    image_size = next.image_size;
+    kind = next.kind;
     return std::move(next.text);
   }
   std::unique_ptr<engine::Runner>

@@ -71,7 +71,7 @@ report::StepSummary Summaries::read(std::uint64_t step) const {
       download<engine::ValueCounts>(*device_.backend, blocks_.value_counts);
   report::StepSummary summary;
   summary.step = step;
-  const std::vector<std::string> layers = device_.tower_for(programs_.image_size).observed();
+  const std::vector<std::string> layers = device_.tower_for(programs_.kind.image_size).observed();
   for (std::size_t i = 0; i < layers.size(); ++i) {
     if (counts[i].values() > 0) summary.activations.push_back({layers[i], counts[i]});
   }
@@ -89,7 +89,7 @@ report::StepSummary Summaries::read(std::uint64_t step) const {
 }
 
 report::InputImages Summaries::images() const {
-  const Extent& input = device_.tower_for(programs_.image_size).input();
+  const Extent& input = device_.tower_for(programs_.kind.image_size).input();
   std::vector<float> values = download<float>(*device_.backend, blocks_.kept_images);
   values.resize(static_cast<std::size_t>(step::kept_images(plan_) * input.count()));  // space for larger ones
   return report::visible_images(input, values);

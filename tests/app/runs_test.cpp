@@ -181,6 +181,24 @@ TEST_F(Programs, TrainToTheSameBitsOnAnyNumberOfRanksWhenAsked) {
         run_command("h5diff " + checkpoint("sizes_1") + checkpoint("sizes_2") + group + " " + group);
     EXPECT_EQ(diff.code, 0) << "sizes, " << group << ": " << diff.output;
   }
+  // Their biases freeze after step 7.
+  const std::string fast =
+      data() +
+      " --shuffle global --global-batch 32 --input-size 16 --steps 9 --threads 1 --model fast94 --lr 0.01 "
+      "--ends-lr 0.01 --bias-lr 0.01 --image-size full --reproducible --run-dir ";
+  for (const int ranks : {1, 2, 4}) {
+    const std::string run = "frozen_" + std::to_string(ranks);
+    const Outcome outcome = mpirun(ranks, kTrain + fast + file(run));
+    ASSERT_EQ(outcome.code, 0) << outcome.output;
+    EXPECT_EQ(
+        count_lines_with(outcome.output, "step 7: from here on images of 16x16, whitening/biases frozen"), 1)
+        << outcome.output;
+    for (const char* group : {"/model", "/ema", "/running", "/momentum"}) {
+      const Outcome diff = run_command("h5diff " + file("frozen_1/checkpoints/step_000000009.h5 ") +
+                                       file(run + "/checkpoints/step_000000009.h5 ") + group + " " + group);
+      EXPECT_EQ(diff.code, 0) << "frozen, " << ranks << " ranks, " << group << ": " << diff.output;
+    }
+  }
   const std::string slow =
       " --reproducible --lookahead 3 --schedule linear --final-lr-share 0.1 --tail-epochs 0.2";
   for (const int ranks : {1, 2, 4}) {

@@ -162,6 +162,19 @@ TEST(NetSpec, KnowsWhoReadsAValueAndWhetherItWantsAGradient) {
   EXPECT_EQ(training_flops(net).nominal, conv + 2 * conv + 3 * fc);
 }
 
+TEST(NetSpec, WantsNoGradientForParametersThatNoLongerTrain) {
+  const NetSpec net = make_model("fast94", {32, 32, 3}, 10);
+  const auto want = [&](std::uint64_t done) {
+    const std::vector<bool> wants = wants_gradient(net, done);
+    return std::count(wants.begin(), wants.end(), true);
+  };
+  EXPECT_EQ(want(6), want(0));
+  EXPECT_EQ(want(7), want(0) - 2) << "the outputs of the whitening and of its GELU";
+  const double left_out = net.operations[0].forward.nominal + net.operations[2].forward.nominal;
+  EXPECT_EQ(training_flops(net, 6).nominal, training_flops(net).nominal);
+  EXPECT_EQ(training_flops(net, 7).nominal, training_flops(net).nominal - left_out);
+}
+
 TEST(NetSpec, KnowsTheLayerThatGivesTheLogits) {
   for (const ModelInfo& model : catalog()) {
     const NetSpec net = make_model(model.name, kCrop, 10), more = make_model(model.name, kCrop, 11);

@@ -70,10 +70,12 @@ class NetworkRun : public NetworkData {
     return binding;
   }
 
-  /// Control block, forward, loss and backward alone.
-  engine::StepProgram gradient_program() {
+  /// Control block, forward, loss and backward alone; `after` as TrainBinding has it.
+  engine::StepProgram gradient_program(std::uint64_t after = 0) {
     arena.rewind();
-    return program_of("gradient", tower->train_tasks(train_binding(), arena));
+    engine::TrainBinding binding = train_binding();
+    binding.after = after;
+    return program_of("gradient", tower->train_tasks(binding, arena));
   }
   engine::StepProgram evaluate_program() {
     arena.rewind();

@@ -86,6 +86,85 @@ TEST_F(Fast94, HasOnlyTheDecayOfItsLastLayerInTheLossOfMuon) {
   EXPECT_NEAR(state->blocks.records[0].decay_term, wanted, 1e-6 * wanted);
 }
 
+/// The biases of the whitening train in the first 7 steps. A run with --clip-norm, here without effect, computes their
+/// gradients in all steps.
+TEST_F(Fast94, LeavesOutTheGradientsOfFrozenBiasesAndKeepsAllOtherBits) {
+  config::TrainConfig c = small_images();
+  c.optimizer.kind = optim::OptimizerKind::nesterov;
+  c.lr = 0.01;
+  c.weight_decay = 0.0;
+  c.steps = 10;
+  c.run_dir = path("frozen");
+  const auto state = start(c);
+  const step::Plan& plan = state->plan;
+  ASSERT_EQ(state->programs.later.size(), 1u);
+  EXPECT_EQ(state->programs.later[0].from, 7u);
+  const auto has = [&](const std::string& name) {
+    return std::ranges::any_of(state->programs.step->program().tasks(),
+                               [&](const engine::Task& task) { return task.name == name; });
+  };
+  const std::string gradients[] = {"whitening weight gradient", "gelu 1 backward"};
+  for (const std::string& name : gradients) EXPECT_TRUE(has(name)) << name;
+  run_loop(*state);
+  EXPECT_TRUE(state->programs.later.empty());
+  for (const std::string& name : gradients) EXPECT_FALSE(has(name)) << name;
+
+  EXPECT_EQ(step::program_end(plan, 0), 7u);
+  EXPECT_EQ(step::program_end(plan, 7), 10u);
+  const model::Flops early = model::training_flops(plan.network.net),
+                     late = model::training_flops(plan.network.net, 7);
+  const model::Flops whitening = plan.network.net.operations[0].forward,
+                     conv = plan.network.net.operations[2].forward;
+  EXPECT_DOUBLE_EQ(early.nominal - late.nominal, whitening.nominal + conv.nominal);
+  EXPECT_DOUBLE_EQ(step::training_flops(plan).nominal, 12.0 * (7.0 * early.nominal + 3.0 * late.nominal));
+
+  c.run_dir = path("clipped");
+  c.clip_norm = 1e9;
+  const auto whole = start(c);
+  EXPECT_TRUE(whole->programs.later.empty());
+  run_loop(*whole);
+  for (const auto role : {StateRole::weights, StateRole::average, StateRole::momentum}) {
+    const auto found = tensors(*state, role), wanted = tensors(*whole, role);
+    for (const run::NamedTensor& tensor : wanted) {
+      const bool decays = role == StateRole::momentum && tensor.name == "whitening/biases";
+      EXPECT_EQ(values(found, tensor.name) == tensor.values, !decays) << tensor.name;
+    }
+  }
+  for (std::size_t i = 0; i < 10; ++i)
+    EXPECT_EQ(state->blocks.records[i].cross_entropy, whole->blocks.records[i].cross_entropy) << i;
+  const auto& params = plan.network.params;
+  for (std::size_t p = 0; p < params.size(); ++p) {
+    if (params[p].name != "whitening/biases") continue;
+    const auto& entry = state->device.layout.entries[p];
+    const auto grads = state->blocks.update->block().grads().subspan(entry.offset, entry.floats);
+    EXPECT_TRUE(std::ranges::all_of(grads, [](float grad) { return grad == 0.0f; }));
+  }
+}
+
+TEST_F(Fast94, ResumesToTheSameBitsAtAndBesideTheStepThatFreezesBiases) {
+  config::TrainConfig c = small_images();
+  c.optimizer.kind = optim::OptimizerKind::muon;
+  c.optimizer.bias_rate = c.optimizer.ends_rate = 0.01;
+  c.lr = 0.01;
+  c.image_sizes = {{12, 0.625}, {16}};  // from step 6 on
+  c.run_dir = path("uninterrupted");
+  c.steps = 9;
+  const auto whole = start(c);
+  EXPECT_EQ(whole->programs.later.size(), 2u);
+  run_loop(*whole);
+  for (const int stop : {6, 7, 8}) {
+    c.run_dir = path("stopped_" + std::to_string(stop));
+    c.steps = stop;
+    run(c);
+    c.steps = 9;
+    if (stop == 7) c.runner = engine::RunnerKind::audit;
+    const auto resumed = start(c);
+    c.runner = engine::RunnerKind::automatic;
+    run_loop(*resumed);
+    EXPECT_EQ(rows(*resumed), rows(*whole)) << stop;
+  }
+}
+
 /// Neither their weights nor the averages of these move, bit for bit; all others do.
 TEST_F(Fast94, KeepsFrozenFiltersThroughAveragings) {
   for (const auto outer : {optim::OuterKind::average, optim::OuterKind::nesterov}) {

@@ -56,7 +56,7 @@ TEST_F(ImageSizes, ChangeNothingElseOfTheSteps) {
     last.reset();
     last = start(alone);
     EXPECT_TRUE(last->programs.later.empty());
-    EXPECT_EQ(last->programs.image_size, size == 32 ? 0 : size);
+    EXPECT_EQ(last->programs.kind.image_size, size == 32 ? 0 : size);
     run_loop(*last);
   }
   EXPECT_EQ(rows(*last), wanted);

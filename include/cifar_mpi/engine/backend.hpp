@@ -79,8 +79,11 @@ struct TowerSpec {
 /// The data of a training step's tasks. Pointers are backend memory and outlive the program.
 struct TrainBinding {
   const float* params = nullptr;  ///< [layout.floats]
-  float* grads = nullptr;         ///< [layout.floats]; overwritten in every step
-  float* control = nullptr;       ///< ControlLayout; precedes grads in the same buffer
+  float* grads = nullptr;         ///< [layout.floats]; overwritten in every step, except as the next says
+  /// The completed steps from which the program may run: parameters that train in no more of them (model::Param::steps)
+  /// have no gradient.
+  std::uint64_t after = 0;
+  float* control = nullptr;  ///< ControlLayout; precedes grads in the same buffer
   ControlLayout control_layout;
   int rank = 0;
   std::uint64_t* step = nullptr;  ///< the step counter

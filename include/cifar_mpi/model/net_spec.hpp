@@ -34,7 +34,8 @@ struct Operation {
   Flops forward;              ///< of a forward pass
   std::vector<Param> params;  ///< weights, then biases; scale, bias, mean, variance; see ParamTable
 
-  bool trains() const;
+  /// Whether a parameter trains in the step after `done`.
+  bool trains(std::uint64_t done = 0) const;
 };
 
 /// A network with all shapes inferred; made by a NetBuilder. A value may have any number of readers, and an
@@ -57,15 +58,15 @@ struct NetSpec {
 /// For each value, the operations that read it; one that reads it twice appears twice.
 std::vector<std::vector<std::size_t>> readers_of(const NetSpec& net);
 
-/// For each value, whether backward needs its gradient: a trained parameter precedes it.
-std::vector<bool> wants_gradient(const NetSpec& net);
+/// For each value, whether backward needs its gradient in the step after `done`: a parameter that trains precedes it.
+std::vector<bool> wants_gradient(const NetSpec& net, std::uint64_t done = 0);
 
 /// The layer that gives the logits, when it is Linear: the only one whose parameters depend on the number of
 /// classes. Else an empty name.
 std::string_view classifier_of(const NetSpec& net);
 
-/// A whole training step of one image: forward, weight gradients, and the data gradients that backward needs.
-Flops training_flops(const NetSpec& net);
+/// The training step after `done`, of one image: forward, weight gradients, and the data gradients that backward needs.
+Flops training_flops(const NetSpec& net, std::uint64_t done = 0);
 
 /// A model of the catalog.
 struct ModelInfo {

@@ -34,6 +34,11 @@ struct Param {
   float rate_factor = 1.0f;  ///< of the learning rate; of a running one, the share of the newest statistics
   std::uint64_t steps = 0;   ///< trained in the first so many steps of a run; 0: in all
   std::uint32_t seed_index = 0;  ///< numbers the tensors in forward order; keys the initial values
+
+  /// In the step after `done`.
+  bool trains(std::uint64_t done = 0) const {
+    return role == ParamRole::trained && (steps == 0 || done < steps);
+  }
 };
 
 }  // namespace cifar_mpi::model

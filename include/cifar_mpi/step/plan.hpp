@@ -90,8 +90,19 @@ std::uint64_t eval_every(const Plan& plan);
 std::vector<std::uint64_t> boundaries(const Plan& plan, const engine::Replay& replay);
 /// The first step after `done` from which the run has another program, or the end of the run.
 std::uint64_t program_end(const Plan& plan, std::uint64_t done);
-/// The side of the training images in the step after `done`; 0: the network's input.
-int image_size(const Plan& plan, std::uint64_t done);
+/// What the program of a step depends on.
+struct StepKind {
+  int image_size = 0;           ///< the side of the training images; 0: the network's input
+  std::uint64_t frozen_at = 0;  ///< as TrainBinding::after; 0: all trained parameters have gradients
+  bool operator==(const StepKind&) const = default;
+};
+/// Of the step after `done`. Only steps that sum gradients leave out those of frozen parameters, and only without
+/// --clip-norm, whose norm counts them.
+StepKind step_kind(const Plan& plan, std::uint64_t done);
+/// The network for these steps.
+const model::NetSpec& network_for(const Plan& plan, const StepKind& kind);
+/// Floating-point operations of such a step for one image.
+model::Flops training_flops(const Plan& plan, const StepKind& kind);
 /// Floating-point operations of the whole run, of forward and backward passes.
 model::Flops training_flops(const Plan& plan);
 

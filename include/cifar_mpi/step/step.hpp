@@ -44,7 +44,6 @@ struct HiddenMatrices {
   std::span<float> moves;
   Buffer own_moves;
   std::vector<int> owners;             ///< the rank that computes each matrix, if they are shared; else empty
-  Buffer zeros;                        ///< as many as the largest matrix has floats, if they are shared
   std::optional<engine::Arena> arena;  ///< scratch, which the matrices share
 };
 
@@ -62,6 +61,7 @@ struct Blocks {
   Buffer facts;           ///< RankFacts
   Buffer decay_sums;
   HiddenMatrices hidden;
+  Buffer zeros;  ///< for tasks that clear the moves of a matrix, or the gradients of frozen parameters
   Buffer gradient_norm;  ///< double, where gradients are clipped or there are summaries
   /// ValueCounts: of the layers that a tower observes, with space for those of each, and from param_counts on of all
   /// parameters and of the gradients of trained ones; with summaries only, as the next.
@@ -100,9 +100,9 @@ void allocate_blocks(const Plan& plan, const Device& device, Blocks& blocks);
 
 engine::ControlLayout control_layout(const Plan& plan, const Device& device);
 
-/// Builds and finalizes the training program for images of this side; 0: the network's input.
+/// Builds and finalizes the training program of such steps.
 std::unique_ptr<engine::Runner> plan_step(const StepContext& context, comm::Concurrency concurrent,
-                                          int image_size = 0);
+                                          const StepKind& kind = {});
 
 /// The same for the steps between two averagings, report::kLocalSteps.
 std::unique_ptr<engine::Runner> plan_local_steps(const StepContext& context, comm::Concurrency concurrent);
