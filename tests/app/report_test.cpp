@@ -18,6 +18,11 @@ TEST_F(ReportProgram, TellsOfARunAndWritesItsPage) {
   for (const char* part : {"id=\"loss\"", "id=\"accuracy\"", "All settings", "h5dump -n"})
     EXPECT_NE(page.find(part), std::string::npos) << part;
   EXPECT_EQ(run_command(kTrain + small("reported")).code, 0) << "the page disturbs no run";
+  const std::string none =
+      "  no step was sampled since the run resumed at step 30: the numbers are of earlier";
+  EXPECT_EQ(count_lines_with(run_command(kTrain + small("reported") + " --steps 30").output, none), 0);
+  EXPECT_EQ(count_lines_with(run_command(kTrain + small("reported") + " --steps 32").output, none), 1);
+  EXPECT_EQ(count_lines_with(run_command(kReport + " " + file("reported")).output, none), 1);
 }
 
 TEST_F(ReportProgram, EndsWithTheCodeOfWhatIsWrong) {
