@@ -38,8 +38,13 @@ TEST_F(ReportProgram, EndsWithTheCodeOfWhatIsWrong) {
   for (const char* const list : {" --forecast 4,", " --forecast=,4", " --forecast 2 4,,8"})
     expect_refusal(run_command(kReport + " " + file("bare") + list + " --link 1us,1gbit"), 2,
                    "--forecast has an empty value in '");
+  expect_refusal(run_command(kReport + " x --forecast 4,"), 2,
+                 "in '4,', as from an unset variable; give one, or leave it out");
   expect_refusal(run_command(kReport + " " + file("bare") + " --html " + file("none/page.html")), 5,
                  "none/page.html");
+  const Outcome folder = run_command(kReport + " " + file("bare") + " --html " + file("bare"));
+  expect_refusal(folder, 5, "it exists and is not a regular file (a folder); name a file");
+  EXPECT_EQ(count_lines_with(folder.output, "state"), 0) << folder.output;
   expect_refusal(run_command(kReport + " " + file("bare") + " --html " + file("page.html") + " >/dev/full"),
                  5, "standard output could not be written");
 }
