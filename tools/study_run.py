@@ -58,6 +58,8 @@ class Study:
         """Makes raw.jsonl, and keeps other studies out of the folder until this one ends."""
         if os.path.exists(self.args.out) and not os.path.isdir(self.args.out):
             fail(f"--out {self.args.out} is a file; name a folder, which may be new")
+        if not os.path.exists(self.raw) and os.path.isdir(self.args.out) and os.listdir(self.args.out):
+            fail(f"--out {self.args.out} holds files, but no study; name an empty folder or one of a study, or a new one")
         folder = self.args.out
         while not os.path.exists(folder):
             self.made.append(folder)

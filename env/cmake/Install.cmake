@@ -3,7 +3,7 @@
 set(share ${CMAKE_INSTALL_DATADIR}/cifar_mpi)
 file(GLOB installed RELATIVE ${CMAKE_SOURCE_DIR} CONFIGURE_DEPENDS
      README.md LICENSE CITATION.cff env/*.md env/*.sh env/modulefiles/* jobs/*.* jobs/recipes/* src/*.md src/*/*.md tests/*.md
-     src/page/page.css tools/README.md tools/accuracy tools/files.py tools/report.svg tools/study*)
+     src/page/page.css tools/README.md tools/accuracy tools/files.py tools/options.py tools/report.svg tools/study*)
 list(REMOVE_ITEM installed env/build_deps.sh env/install_deps.sh)
 foreach(file ${installed})
   get_filename_component(folder ${file} DIRECTORY)

@@ -93,6 +93,7 @@ bool overrides_given(const CLI::App& app, const std::string& name) {
          (name == "--steps" && is_given(app, "--epochs"));
 }
 
+/// An empty value is refused unless it is the default, which --print-config writes.
 CLI::Option& option_of(CLI::App& app, const TomlItem& item, const std::string& place) {
   const std::string name = "--" + item.key;
   CLI::Option* const option = app.get_option_no_throw(name);
@@ -103,6 +104,8 @@ CLI::Option& option_of(CLI::App& app, const TomlItem& item, const std::string& p
                        meant.empty() || meant == name ? "" : concat(" (did you mean ", meant.substr(2), "?)"),
                        "; --print-config lists them"));
   }
+  if (item.value.empty() && (is_flag(*option) || !option->get_default_str().empty()))
+    refuse_empty_value(concat(place, ": ", name));
   if (is_flag(*option) && item.value != "true" && item.value != "false")
     throw Error(ErrorKind::usage,
                 concat(place, ": ", name, " must be true or false, not '", item.value, "'"));

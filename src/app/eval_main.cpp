@@ -220,9 +220,9 @@ std::optional<run::Checkpoint> try_to_read(std::uint64_t step, const InputFile& 
   }
 }
 
-/// Checks early what would otherwise fail at the first checkpoint, perhaps hours later. Returns whether there
+/// Checks early what would otherwise fail at the first checkpoint, perhaps hours later. Returns a sentence if there
 /// is no checkpoint yet.
-bool prepare_to_watch(const EvalOptions& options) {
+std::string prepare_to_watch(const EvalOptions& options) {
   std::error_code error;
   const bool there = std::filesystem::exists(options.checkpoint, error);
   if (there && !is_folder(options.checkpoint)) {
@@ -230,17 +230,18 @@ bool prepare_to_watch(const EvalOptions& options) {
                 concat("--watch follows a run directory, but ", options.checkpoint, " is not one"));
   }
   static_cast<void>(data::DatasetFile(options.config.data));
-  return !there || run::list_checkpoints(Directory(options.checkpoint)).empty();
+  if (there && !run::list_checkpoints(Directory(options.checkpoint)).empty()) return {};
+  return concat("waiting for the first checkpoint, ", options.checkpoint, "/checkpoints/step_*.h5",
+                there ? "" : "; that run directory does not exist yet, so check its name or start the run");
 }
 
 /// Evaluates each new checkpoint of a run directory until a stop request, which is its regular end; waits for
 /// the first checkpoint.
 void watch(const EvalOptions& options, comm::World& world, const Log& log, comm::Heartbeat& heart) {
   app::handle_stop_signals(stop_request);
-  bool waits = false;
+  std::string waits;
   world.together([&] { waits = prepare_to_watch(options); });
-  if (waits)
-    log.info(concat("waiting for the first checkpoint, ", options.checkpoint, "/checkpoints/step_*.h5"));
+  if (!waits.empty()) log.info(waits);
   Follower follower(options.checkpoint);
   while (heart.activity = comm::Activity::watching, !stop_asked(world)) {
     const auto step = agreed(world.rank() == 0 ? follower.look() : std::nullopt, world);
@@ -314,6 +315,13 @@ void export_onnx(const EvalOptions& options, const comm::World& world, const Log
   });
 }
 
+data::ImageSize read_image(const std::string& path, int size, std::span<std::uint8_t> out) try {
+  return data::read_image(path, size, out);
+} catch (const Error& error) {
+  if (error.kind() != ErrorKind::data) throw;  // not an error of the file
+  throw Error(error.kind(), concat(error.what(), "; give --predict a whole PNG or JPEG file"));
+}
+
 /// Classifies image files, which rank 0 reads. Needs no dataset.
 void predict(const EvalOptions& options, const comm::World& world, const Log& log, comm::Heartbeat& heart) {
   Directory run;
@@ -333,7 +341,7 @@ void predict(const EvalOptions& options, const comm::World& world, const Log& lo
     pixels.resize(images.paths.size() * bytes);
     for (std::size_t i = 0; i < images.paths.size(); ++i)
       images.sizes.push_back(
-          data::read_image(images.paths[i], images.size, std::span(pixels).subspan(i * bytes, bytes)));
+          read_image(images.paths[i], images.size, std::span(pixels).subspan(i * bytes, bytes)));
   });
   const evaluation::Evaluation found =
       evaluation::classify_images(options.config, std::move(checkpoint), file.path(), std::move(pixels),

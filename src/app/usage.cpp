@@ -140,18 +140,23 @@ std::string similar_option(const CLI::App& app, const std::string& word, const C
   return similar_option(app, word, counts, true);
 }
 
+void refuse_empty_value(const std::string& name, const std::string& list) {
+  throw Error(ErrorKind::usage, concat(name, " has an empty value", list.empty() ? "" : " in '" + list + "'",
+                                       ", as from an unset variable; give one, or leave it out"));
+}
+
 void refuse_wrong_values(const CLI::App& app, int argc, const char* const* argv) {
   std::string name;
   const CLI::Option* option = nullptr;
   bool only_words = false;
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
+    const bool follows_option =
+        !only_words && i > 1 && name == argv[i - 1] && option != nullptr && !is_flag(*option);
     if (word.empty()) {
-      const bool is_value =
-          !only_words && i > 1 && name == argv[i - 1] && option != nullptr && !is_flag(*option);
+      if (follows_option) refuse_empty_value(name);
       throw Error(ErrorKind::usage,
-                  concat(is_value ? name + " has an empty value" : "a word of the command line is empty",
-                         ", as from an unset variable; give one, or leave it out"));
+                  "a word of the command line is empty, as from an unset variable; leave it out");
     }
     only_words = only_words || word == "--";
     if (only_words) continue;
@@ -161,17 +166,18 @@ void refuse_wrong_values(const CLI::App& app, int argc, const char* const* argv)
       name = word.substr(0, equals);
       option = find_option(app, name);
     }
-    if (equals != word.npos && equals + 1 == word.size())
-      throw Error(ErrorKind::usage, concat(word, " has no value; see --help"));
+    if (equals != word.npos && equals + 1 == word.size()) refuse_empty_value(name);
     if (option == nullptr || (is_option && equals == word.npos)) continue;
     const std::string value = equals == word.npos ? word : word.substr(equals + 1);
+    if (value.starts_with('=') && (equals != word.npos || follows_option))
+      throw Error(ErrorKind::usage, concat(name, " has a value that begins with '='; give it as ", name,
+                                           " VALUE or ", name, "=VALUE"));
     const auto is_value = [&](const char* known) { return value == known; };
     constexpr const char* kFlagValues[] = {"true", "false", "on", "off", "yes", "no", "1", "0"};
     if (equals != word.npos && is_flag(*option) && std::ranges::none_of(kFlagValues, is_value))
       throw Error(ErrorKind::usage, concat(name, " must be true or false, not '", value, "'; see --help"));
     const bool is_list = option->get_delimiter() == ',';
-    if (is_list && concat(",", value, ",").find(",,") != std::string::npos)
-      throw Error(ErrorKind::usage, concat(name, " has an empty value in '", value, "'; see --help"));
+    if (is_list && concat(",", value, ",").find(",,") != std::string::npos) refuse_empty_value(name, value);
   }
 }
 

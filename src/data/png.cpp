@@ -50,8 +50,8 @@ bool can_hold_its_pixels(std::span<const std::uint8_t> file) {
 
 Picture decode_png(std::span<const std::uint8_t> file) {
   PngImage png;
-  if (png_image_begin_read_from_memory(&png.image, file.data(), file.size()) == 0)
-    throw Misread{png.image.message};
+  const auto undecoded = [&] { return Misread{concat("libpng cannot decode it (", png.image.message, ")")}; };
+  if (png_image_begin_read_from_memory(&png.image, file.data(), file.size()) == 0) throw undecoded();
   Picture picture = make_picture(png.image.width, png.image.height);
   if (!can_hold_its_pixels(file)) {
     throw Misread{concat("its header states ", png.image.width, "x", png.image.height,
@@ -60,8 +60,7 @@ Picture decode_png(std::span<const std::uint8_t> file) {
   png.image.format = PNG_FORMAT_RGB;
   png.image.flags |= PNG_IMAGE_FLAG_16BIT_sRGB;
   const png_color white{255, 255, 255};
-  if (png_image_finish_read(&png.image, &white, picture.rgb.get(), 0, nullptr) == 0)
-    throw Misread{png.image.message};
+  if (png_image_finish_read(&png.image, &white, picture.rgb.get(), 0, nullptr) == 0) throw undecoded();
   return picture;
 }
 

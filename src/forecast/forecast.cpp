@@ -147,8 +147,10 @@ std::vector<Pattern> Forecaster::patterns(const Cluster& cluster, bool best_of_a
 Row Forecaster::row(int ranks, double batch, const std::vector<Pattern>& patterns) const {
   Cluster cluster = cluster_of(ranks);
   Row row{.ranks = ranks, .step_s = step(cluster, batch, patterns), .limit = {}};
-  const double work_s = recording_.fixed_s + batch * recording_.batch_s;
-  const double one_rank_s = recording_.fixed_s + ranks * batch * recording_.batch_s;
+  // Few ranks draw few steps, which may be faster than the recorded ones on average.
+  const DrawnWork work = drawn_work(recording_, ranks, steps_of(cluster));
+  const double work_s = work.fixed_s + batch * work.batch_s;
+  const double one_rank_s = work.fixed_s + ranks * batch * work.batch_s;
   row.efficiency = batch == 1.0 ? work_s / row.step_s : one_rank_s / (ranks * row.step_s);
   std::vector<Limit> limits = {{"the slowest rank", step_without_network(cluster, batch) - work_s}};
   cluster.links = links_.without_bytes();
@@ -156,7 +158,7 @@ Row Forecaster::row(int ranks, double batch, const std::vector<Pattern>& pattern
   cluster.links = links_.without_latency();
   limits.push_back({"latency of messages", row.step_s - step(cluster, batch, patterns)});
   limits.push_back({"processor time of messages", amount(ranks, batch).messages * recording_.messages_s});
-  if (batch != 1.0) limits.push_back({"work that does not shrink with the batch", recording_.fixed_s});
+  if (batch != 1.0) limits.push_back({"work that does not shrink with the batch", work.fixed_s});
   row.limit = *std::ranges::max_element(limits, {}, &Limit::seconds);
   if (row.limit.seconds < kMatters * row.step_s) row.limit = {"computation", work_s};
   return row;

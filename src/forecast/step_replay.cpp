@@ -139,6 +139,21 @@ const RecordedStep& drawn_step(const Recording& recording, std::size_t rank, int
   return recording.steps[uniform_below(bits, static_cast<std::uint32_t>(recording.steps.size()))];
 }
 
+DrawnWork drawn_work(const Recording& recording, int ranks, int steps) {
+  DrawnWork work;
+  for (int step = 0; step < steps; ++step) {
+    for (int r = 0; r < ranks; ++r) {
+      for (const RecordedStep::Action& action :
+           drawn_step(recording, static_cast<std::size_t>(r), step).actions) {
+        work.fixed_s += action.fixed_s;
+        work.batch_s += action.batch_s;
+      }
+    }
+  }
+  const double drawn = static_cast<double>(ranks) * steps;
+  return {work.fixed_s / drawn, work.batch_s / drawn};
+}
+
 double seconds_of(const RecordedStep::Action& action, const Amount& amount) {
   return action.fixed_s + amount.batch * action.batch_s + amount.messages * action.messages_s;
 }
@@ -154,8 +169,6 @@ Recording record_of(const report::Timeline& timeline) {
   }
   for (const RecordedStep& step : recording.steps) {
     for (const RecordedStep::Action& action : step.actions) {
-      recording.fixed_s += action.fixed_s / static_cast<double>(recording.steps.size());
-      recording.batch_s += action.batch_s / static_cast<double>(recording.steps.size());
       recording.messages_s += action.messages_s / static_cast<double>(recording.steps.size());
     }
   }

@@ -25,7 +25,7 @@ struct RecordedStep {
 struct Recording {
   std::vector<RecordedStep> steps;  ///< of each rank in each complete step
   std::vector<report::CollectiveOrder> collectives;
-  double fixed_s = 0.0, batch_s = 0.0, messages_s = 0.0;  ///< means of a rank in a step
+  double messages_s = 0.0;  ///< mean of a rank in a step
 };
 Recording record_of(const report::Timeline& timeline);
 
@@ -37,6 +37,12 @@ struct Amount {
   double batch = 1.0;
   double messages = 1.0;
 };
+
+/// Means of a rank in a step, over the recorded steps that these ranks repeat in their first `steps` steps.
+struct DrawnWork {
+  double fixed_s = 0.0, batch_s = 0.0;
+};
+DrawnWork drawn_work(const Recording& recording, int ranks, int steps);
 
 /// How long the action's work takes.
 double seconds_of(const RecordedStep::Action& action, const Amount& amount);

@@ -142,7 +142,7 @@ std::vector<std::string> verdict_of(const Run& run, const report::Timeline* base
   const report::Timeline& timeline = *run.timeline;
   return report::verdict(
       baseline == nullptr ? report::efficiencies(timeline) : report::efficiencies(timeline, *baseline),
-      timeline);
+      timeline, last_start(run));
 }
 
 std::string verdict_html(const std::vector<std::string>& lines) {

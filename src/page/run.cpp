@@ -223,10 +223,15 @@ void name_runs(std::vector<Run>& runs) {
   for (std::size_t i = 0; i < runs.size(); ++i) runs[i].name += concat(" (", i + 1, ")");
 }
 
+std::uint64_t last_start(const Run& run) {
+  std::uint64_t began = 0;
+  for (const report::RunEvent& event : run.metrics.events) began = event.ranks > 0 ? event.step : began;
+  return began;
+}
+
 double recent_speed(const Run& run) {
   std::vector<double> values;
-  std::uint64_t began = 0;  // the last start; earlier ones may have used other machines or options
-  for (const report::RunEvent& event : run.metrics.events) began = event.ranks > 0 ? event.step : began;
+  const std::uint64_t began = last_start(run);  // earlier starts may have used other machines or options
   const auto& steps = run.metrics.steps;
   for (auto r = steps.rbegin(); r != steps.rend() && r->step > began && values.size() < 10; ++r) {
     if (std::isfinite(r->images_per_second)) values.push_back(r->images_per_second);

@@ -52,6 +52,9 @@ report::Timeline load_timeline(const std::string& dir, std::string_view without_
 /// Names each run by the end of its path that distinguishes it from the others.
 void name_runs(std::vector<Run>& runs);
 
+/// Completed steps when the last start began.
+std::uint64_t last_start(const Run& run);
+
 /// Images per second, the median of the last ten log lines of the last start: the last one may be of a single
 /// step. NaN: unknown.
 double recent_speed(const Run& run);

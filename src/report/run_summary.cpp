@@ -44,9 +44,9 @@ std::string newest_trace(const DirectoryEntry& entry) try {
 }
 
 /// The table, the verdict, and its numbers without repeating the sentence.
-std::vector<std::string> verdict_lines(const Timeline& timeline) {
+std::vector<std::string> verdict_lines(const Timeline& timeline, std::uint64_t resumed) {
   std::vector<std::string> lines = budget_table(timeline);
-  const std::vector<std::string> words = verdict(efficiencies(timeline), timeline);
+  const std::vector<std::string> words = verdict(efficiencies(timeline), timeline, resumed);
   lines.push_back((words.size() > 1 ? "verdict: " : "") + words.front());
   const std::string sentence = words.front().substr(words.front().find(' ') + 1);
   for (std::size_t i = 1; i < words.size(); ++i) {
@@ -87,12 +87,12 @@ std::vector<std::string> budget_table(const Timeline& timeline) {
   return lines;
 }
 
-std::vector<std::string> run_summary(const Directory& run, std::string_view why_none) {
+std::vector<std::string> run_summary(const Directory& run, std::string_view why_none, std::uint64_t resumed) {
   std::vector<std::string> lines;
   const DirectoryEntry file = run / "timeline.h5";
   try {
     if (exists(file)) {
-      lines = verdict_lines(read_timeline(file));
+      lines = verdict_lines(read_timeline(file), resumed);
     } else {  // the run has no sample
       lines.push_back(concat("no verdict: ", why_none));
     }

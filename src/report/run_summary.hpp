@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,6 +17,8 @@ std::vector<std::string> budget_table(const Timeline& timeline);
 
 /// The summary at the end of a run: the table and the verdict of RUN_DIR/timeline.h5, and the commands that open the
 /// files of the run directory. If the timeline cannot be read, a line says why; if it does not exist, `why_none`.
-std::vector<std::string> run_summary(const Directory& run, std::string_view why_none = kNoSample);
+/// `resumed` as for the verdict.
+std::vector<std::string> run_summary(const Directory& run, std::string_view why_none = kNoSample,
+                                     std::uint64_t resumed = 0);
 
 }  // namespace cifar_mpi::report

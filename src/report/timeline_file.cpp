@@ -275,7 +275,8 @@ TimelineFile::TimelineFile(DirectoryEntry file, Timeline head, std::uint64_t ste
       return;
     }
     timeline_ = std::move(found);
-    std::erase_if(timeline_.steps, [&](const Timeline::Step& kept) { return kept.step >= step; });
+    const auto repeated = [&](const Timeline::Step& kept) { return kept.step >= step; };
+    if (std::erase_if(timeline_.steps, repeated) > 0) write_next();
   } catch (const Error& error) {
     log_.warn(concat(error.what(), "; a new one is started"));
   }

@@ -304,8 +304,11 @@ std::vector<std::string> Verdict::number_lines() const {
 }
 
 /// Notes on the data that the numbers cover.
-std::vector<std::string> notes(const Efficiencies& e, const Timeline& timeline) {
+std::vector<std::string> notes(const Efficiencies& e, const Timeline& timeline, std::uint64_t resumed) {
   std::vector<std::string> lines;
+  if (timeline.steps.back().step < resumed)
+    lines.push_back(concat("no step was sampled since the run resumed at step ", resumed,
+                           ": the numbers are of earlier steps"));
   if (is_local(timeline))
     lines.emplace_back("a step here is all local steps between two averagings plus the averaging");
   if (!e.missing_ranks.empty())
@@ -330,14 +333,15 @@ std::vector<std::string> notes(const Efficiencies& e, const Timeline& timeline) 
 
 }  // namespace
 
-std::vector<std::string> verdict(const Efficiencies& efficiencies, const Timeline& timeline) {
+std::vector<std::string> verdict(const Efficiencies& efficiencies, const Timeline& timeline,
+                                 std::uint64_t resumed) {
   if (efficiencies.steps == 0) {
     return {concat("no verdict: ", efficiencies.left_out_steps > 0 ? kNoWholeSample : kNoSample)};
   }
   const Verdict verdict(efficiencies, timeline);
   std::vector<std::string> lines = {verdict.main_sentence()};
   for (const std::string& line : verdict.number_lines()) lines.push_back(line);
-  for (const std::string& line : notes(efficiencies, timeline)) lines.push_back(line);
+  for (const std::string& line : notes(efficiencies, timeline, resumed)) lines.push_back(line);
   return lines;
 }
 

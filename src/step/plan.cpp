@@ -53,6 +53,7 @@ void describe_cores(const Plan& plan, const engine::Backend& backend) {
   const std::vector<std::string> places = plan.world.place_lines();
   plan.log.info(
       concat("threads: ", threads, " per rank (", cores, places.size() == 1 ? "; " + places[0] : "", ")"));
+  if (plan.progress.step >= plan.sizes.total_steps) return;  // no step takes longer
   if (threads > fair) {
     plan.log.warn(concat(threads, " threads per rank share fewer cores, so a step takes longer; --threads ",
                          fair, " uses each core once"));

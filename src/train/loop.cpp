@@ -151,7 +151,8 @@ void Loop::run(const std::string& last_end) {
                        launches_.next());
   });
   if (metrics_.reached() > launched()) plan_.log.info(repeat_text(launched(), metrics_.reached()));
-  metrics_.write(start_event(plan_, launched(), metrics_.reached(), last_end));
+  const std::uint64_t resumed = launched();
+  metrics_.write(start_event(plan_, resumed, metrics_.reached(), last_end));
   try {
     train();
     const bool early = launched() < total && patience_.exhausted();
@@ -160,7 +161,8 @@ void Loop::run(const std::string& last_end) {
     write_event(report::RunEventKind::end, early ? patience_.text() : "");
     log_summary(plan_, *s_.device.backend, view_,
                 launches_.pace().in_step() ? report::kNoSample
-                                           : "workers are in different steps at a time, so none is sampled");
+                                           : "workers are in different steps at a time, so none is sampled",
+                resumed);
   } catch (const comm::AgreedError& error) {
     const bool stopped = error.kind() == ErrorKind::stopped;
     write_event(stopped ? report::RunEventKind::stop : report::RunEventKind::fault, error.what());

@@ -98,11 +98,11 @@ void log_best(const step::Plan& plan, run::RunCheckpoints& checkpoints, std::uin
 }
 
 void log_summary(const step::Plan& plan, const engine::Backend& backend, report::ProgressView& view,
-                 const char* no_samples) {
+                 const char* no_samples, std::uint64_t resumed) {
   const std::string other_work = step::other_work_text(plan, backend);
   if (plan.world.rank() != 0) return;
   if (!other_work.empty()) view.warning(other_work);
-  for (const std::string& line : report::run_summary(*plan.run, no_samples)) view.event(line);
+  for (const std::string& line : report::run_summary(*plan.run, no_samples, resumed)) view.event(line);
 }
 
 namespace {

@@ -37,11 +37,11 @@ void require_finite(const step::Plan& plan, const step::Device& device, const st
 void require_converging(const engine::Replay& replay, const engine::StepRecord& record, bool in_step);
 
 /// Rank 0 logs the best checkpoint of a run that keeps it, after so many steps, and at the end of a run its
-/// steps; `no_samples`: why none was recorded. Collective.
+/// steps; `no_samples`: why none was recorded; `resumed` as for the verdict. Collective.
 void log_best(const step::Plan& plan, run::RunCheckpoints& checkpoints, std::uint64_t steps,
               report::ProgressView& view);
 void log_summary(const step::Plan& plan, const engine::Backend& backend, report::ProgressView& view,
-                 const char* no_samples);
+                 const char* no_samples, std::uint64_t resumed);
 
 /// "node1 x 4, node2 x 4", in the order of the ranks; cut where it gets long.
 std::string hosts_text(const std::vector<std::string>& hosts);

@@ -174,7 +174,9 @@ TEST_F(Programs, NameTheLineOfTheFileThatTheyRefuse) {
       {"version = true", "version"},
       {"print-config = true", "print-config"},
       {"lr = \"fast\"", "--lr"},
-      {"lr = \"\"", "--lr"},
+      {"lr = \"\"", "--lr has an empty value, as from an unset variable; give one, or leave it out"},
+      {"resume = \"\"", "--resume has an empty value"},
+      {"share-gpus = \"\"", "--share-gpus has an empty value"},
       {"batch-size = 1e3", "--batch-size"},
       {"lr = -1", "--lr must be above 0"},  // only checked when all options are known
       {"shuffle = \"sideways\"", "shuffle"},

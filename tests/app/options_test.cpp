@@ -325,8 +325,6 @@ TEST_F(Programs, NameTheWordThatTheyDoNotKnowOrMiss) {
   expect_refusal(run_command(kBench + " step --share-gpus=maybe"), 2, "--share-gpus must be true or false");
   expect_refusal(run_command(kBench + " step --device gpu"), 2,
                  "--device: must be one of auto, cpu, cuda, not 'gpu'");
-  expect_refusal(run_command(kTrain + " --seed= 5"), 2, "--seed= has no value");
-  expect_refusal(run_command(kTrain + " --config= --print-config"), 2, "--config= has no value");
 }
 
 TEST_F(Programs, RefuseEmptyWords) {
@@ -343,6 +341,12 @@ TEST_F(Programs, RefuseEmptyWords) {
     expect_refusal(run_command(concat(program, " ", option, " ''")), 2,
                    option + " has an empty value, as from an unset variable; give one, or leave it out");
   }
+  for (const std::string words : {" --seed= 5", " --seed='' --print-config"})
+    expect_refusal(run_command(kTrain + words), 2,
+                   "--seed has an empty value, as from an unset variable; give one");
+  for (const std::string words : {" = 5", "==5", " =5"})
+    expect_refusal(run_command(kTrain + " --seed" + words), 2,
+                   "--seed has a value that begins with '='; give it as --seed VALUE or --seed=VALUE");
   for (const std::string words : {" ''", " --json ''", " -- ''", " --weights raw ''"})
     expect_refusal(run_command(kEval + words), 2, "a word of the command line is empty");
 }

@@ -18,6 +18,11 @@ TEST_F(ReportProgram, TellsOfARunAndWritesItsPage) {
   for (const char* part : {"id=\"loss\"", "id=\"accuracy\"", "All settings", "h5dump -n"})
     EXPECT_NE(page.find(part), std::string::npos) << part;
   EXPECT_EQ(run_command(kTrain + small("reported")).code, 0) << "the page disturbs no run";
+  const std::string none =
+      "  no step was sampled since the run resumed at step 30: the numbers are of earlier";
+  EXPECT_EQ(count_lines_with(run_command(kTrain + small("reported") + " --steps 30").output, none), 0);
+  EXPECT_EQ(count_lines_with(run_command(kTrain + small("reported") + " --steps 32").output, none), 1);
+  EXPECT_EQ(count_lines_with(run_command(kReport + " " + file("reported")).output, none), 1);
 }
 
 TEST_F(ReportProgram, EndsWithTheCodeOfWhatIsWrong) {
@@ -33,8 +38,13 @@ TEST_F(ReportProgram, EndsWithTheCodeOfWhatIsWrong) {
   for (const char* const list : {" --forecast 4,", " --forecast=,4", " --forecast 2 4,,8"})
     expect_refusal(run_command(kReport + " " + file("bare") + list + " --link 1us,1gbit"), 2,
                    "--forecast has an empty value in '");
+  expect_refusal(run_command(kReport + " x --forecast 4,"), 2,
+                 "in '4,', as from an unset variable; give one, or leave it out");
   expect_refusal(run_command(kReport + " " + file("bare") + " --html " + file("none/page.html")), 5,
                  "none/page.html");
+  const Outcome folder = run_command(kReport + " " + file("bare") + " --html " + file("bare"));
+  expect_refusal(folder, 5, "it exists and is not a regular file (a folder); name a file");
+  EXPECT_EQ(count_lines_with(folder.output, "state"), 0) << folder.output;
   expect_refusal(run_command(kReport + " " + file("bare") + " --html " + file("page.html") + " >/dev/full"),
                  5, "standard output could not be written");
 }

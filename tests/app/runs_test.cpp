@@ -43,11 +43,12 @@ TEST_F(Programs, TrainEvaluateAndResume) {
   const auto per_class = [](const std::string& output) { return output.substr(output.find("pattern0")); };
   EXPECT_EQ(per_class(evaluate(1, "ema")), per_class(evaluate(2, "ema")));
   EXPECT_NE(evaluate(1, "ema"), evaluate(1, "raw"));
-  const Outcome again = mpirun(2, kTrain + usual("first") + " --lr 0.5 --trace 1-2");
+  const Outcome again = mpirun(2, kTrain + usual("first") + " --lr 0.5 --trace 1-2 --threads 3");
   EXPECT_EQ(again.code, 0);
   EXPECT_NE(again.output.find("this run is finished: step 2 of 2; raise --steps or --epochs"),
             std::string::npos)
       << again.output;
+  EXPECT_EQ(count_lines_with(again.output, "warning: "), 0) << again.output;
   EXPECT_EQ(count_lines_with(again.output,
                              "note: the run is at step 2, past those of --trace 1-2: nothing is traced"),
             1)
@@ -327,6 +328,7 @@ TEST_F(Programs, SayOnceWhatTheyWaitFor) {
                                       " ] || break; done; sleep 1; kill $child; wait $child; cat " + said);
   EXPECT_EQ(count_lines_with(outcome.output, "waiting for the first checkpoint"), 1) << outcome.output;
   EXPECT_EQ(count_lines_with(outcome.output, file("nothing_yet")), 1) << outcome.output;
+  EXPECT_EQ(count_lines_with(outcome.output, "that run directory does not exist yet"), 1) << outcome.output;
   expect_refusal(run_command("timeout 60 " + watch + file("small.h5")), 2, "is not one");
   expect_refusal(run_command("timeout 60 " + watch + file("nothing_yet") + " --data " + file("missing.h5")),
                  3, "missing.h5");

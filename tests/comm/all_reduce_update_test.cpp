@@ -206,6 +206,11 @@ TEST(AllReduceUpdate, RefusesPartsThatDoNotFit) {
   refuses("nothing computed", [](StepParts& parts) { parts.compute.clear(); });
   refuses("no updates", [](StepParts& parts) { parts.update.clear(); });
   refuses("an update for fewer buckets", [](StepParts& parts) { parts.update.pop_back(); });
+  refuses("a second sum of a span", [](StepParts& parts) {
+    Task sum{"sum", {}, {}, [](Lane&) {}, {}};
+    sum.kind = engine::TaskKind::collective;
+    parts.update.back() = {sum, sum};
+  });
 }
 
 TEST(AllReduceUpdate, MarksTheTasksInWhichARankWaitsForOthers) {

@@ -198,12 +198,18 @@ TEST(WinogradNetwork, IsTakenWhereItWasMeasuredToBeFaster) {
   }
 }
 
-/// A convolution of 3x3 before a pooling.
-model::NetSpec network_with_pool(int side, int channels, bool relu, const model::MaxPool& pool) {
+/// A convolution of 3x3 before a pooling whose output is doubled. With `twice` the output is that of two equal poolings,
+/// so the convolution has two readers and takes neither into its group.
+model::NetSpec network_with_pool(int side, int channels, bool relu, const model::MaxPool& pool,
+                                 bool twice = false) {
   model::NetBuilder net("pooled", {side, side - 1, 3}, 10);
   model::Value x = net.relu(net.conv(net.image(), {.name = "first", .out_channels = channels, .kernel = 3}));
   x = net.conv(x, {.name = "second", .out_channels = 32, .kernel = 3, .with_bias = false});
-  x = net.max_pool(relu ? net.relu(x) : x, pool);
+  if (relu) x = net.relu(x);
+  const model::Value pooled = net.max_pool(x, pool);
+  model::MaxPool other = pool;
+  other.name = "other";
+  x = net.add(pooled, twice ? net.max_pool(x, other) : pooled, {"sum"});
   return net.softmax_cross_entropy(
       net.linear(net.global_avg_pool(x, {"mean"}), {.name = "classifier", .outputs = 10}));
 }
@@ -229,6 +235,15 @@ TEST(FftNetwork, PoolsWhatItComputesWithTheReferenceGradientsAndDeclaresEveryByt
           test::expect_reference_gradients(run, wanted, tolerance(net));
           const auto found = NetworkRun(spec).results(RunnerKind::audit);
           EXPECT_TRUE(found == NetworkRun(spec).results(RunnerKind::lanes));
+          if (threads > 1) continue;
+          RunSpec apart = spec;
+          apart.net = network_with_pool(side, channels, relu, pool, true);
+          NetworkRun unfused(apart);
+          EXPECT_TRUE(goes_by(unfused, "second", conv == ConvMethod::fft ? "FFT" : "Winograd"))
+              << unfused.tower->plan_text();
+          unfused.run(unfused.gradient_program());
+          EXPECT_EQ(unfused.loss(), run.loss());
+          EXPECT_TRUE(unfused.logical(unfused.grads()) == run.logical(run.grads())) << "bit by bit";
         }
       }
     }

@@ -4,6 +4,7 @@
 #include <complex>
 #include <numbers>
 
+#include "cifar_mpi/base/text.hpp"
 #include "cpu/bf16.hpp"
 #include "cpu/fft/conv_fft.hpp"
 #include "cpu/fft/products.hpp"
@@ -346,6 +347,48 @@ TEST(FourierProduct, OfPartsSumsToTheBitsOfTheWhole) {
           const float* const wanted = &whole[static_cast<std::size_t>(2 * lanes * row)];
           EXPECT_TRUE(std::equal(wanted, wanted + 2 * lanes, found))
               << name_of(set) << ", row " << row % rows << " of " << rows << ", panel " << row / rows;
+        }
+      }
+    }
+  }
+}
+
+TEST(RealProduct, IsTheProductOfMatricesAndTheSumOfItsPartsForAllSides) {
+  for (const VectorSet set : vector_sets_here()) {
+    const int lanes = lanes_of(set);
+    for (const int rows : {1, 3, 4, 9, 2 * lanes + 1}) {
+      for (const int panels : {1, 2, 3, 7}) {
+        for (const bool rows_are_channels : {false, true}) {
+          SCOPED_TRACE(concat(name_of(set), ", ", rows, " rows, ", panels, " panels"));
+          const ProductShape shape = product_shape(lanes, rows, panels, rows_are_channels);
+          const std::vector<float> a = testing::noise_of(5000, 1), b = testing::noise_of(5000, 2);
+          std::vector<float> whole(static_cast<std::size_t>(panels * shape.c.panel), -7.0f), sums = whole;
+          product_for(set, ProductKind::real)(shape, a.data(), b.data(), whole.data());
+          for (int m = 0; m < rows; ++m) {
+            for (int j = 0; j < shape.columns; ++j) {
+              double wanted = 0.0;
+              for (int p = 0; p < shape.pieces; ++p) {
+                for (int k = 0; k < shape.depth_of(p); ++k) {
+                  const std::ptrdiff_t left =
+                      shape.a.to_row(m, lanes) + p * shape.a.piece + k * shape.a.depth;
+                  const std::ptrdiff_t right =
+                      j / lanes * shape.b.panel + j % lanes + p * shape.b.piece + k * shape.b.depth;
+                  wanted += double{a[static_cast<std::size_t>(left)]} * b[static_cast<std::size_t>(right)];
+                }
+              }
+              const std::ptrdiff_t at = j / lanes * shape.c.panel + j % lanes + m * shape.c.row;
+              // A sum of 13 terms of at most 1.
+              EXPECT_NEAR(whole[static_cast<std::size_t>(at)], wanted, 13.0 * 13 * kFp32Unit);
+            }
+          }
+          for (int p = 0; p < shape.pieces; ++p) {
+            ProductShape part = shape;
+            part.pieces = 1;
+            part.last_depth = shape.depth_of(p);
+            product_for(set, p == 0 ? ProductKind::real : ProductKind::real_sum)(
+                part, a.data() + p * shape.a.piece, b.data() + p * shape.b.piece, sums.data());
+          }
+          EXPECT_EQ(sums, whole);
         }
       }
     }

@@ -169,6 +169,13 @@ TEST(Forecast, NamesTheSlowestRankAsTheLimit) {
   EXPECT_NE(uneven[2].find("the slowest rank"), std::string::npos) << uneven[2];
 }
 
+TEST(Forecast, ComparesFewRanksWithTheStepsThatTheyDraw) {
+  const auto efficiency = [](const std::string& line) { return std::stod(line.substr(29, 19)); };
+  const auto lines = forecast(two_ranks(20.0, 5.0), {{1, 2, 3}, parse_links("0ns,10000gbit")});
+  EXPECT_EQ(efficiency(lines[2]), 1.0) << lines[2];
+  for (const std::size_t row : {3u, 4u}) EXPECT_LT(efficiency(lines[row]), 1.0) << lines[row];
+}
+
 TEST(Forecast, NamesTheLimitOfTheLinksAndTheFastestAllReduce) {
   const report::Timeline timeline = two_ranks(5.0, 5.0);
   const auto slow = forecast(timeline, {{64}, parse_links("1us,100mbit")});

@@ -228,6 +228,8 @@ TEST_F(TimelineOfARun, GoesOnWithWhatLiesBeforeTheStepItIsResumedAt) {
             }),
             "");
   EXPECT_EQ(numbers(read_timeline(path_)), (Numbers{3, 4, 6}));
+  TimelineFile(path_, recorded(), 4, Log()).finish();
+  EXPECT_EQ(numbers(read_timeline(path_)), Numbers{3}) << "of a start without a sample";
 }
 
 TEST_F(TimelineOfARun, IsBegunAnewWithOtherTasksHostsOrImages) {

@@ -397,6 +397,10 @@ TEST(Verdict, SaysWhatItIsNotOf) {
                                 "only 1 sampled step: a longer run gives a more reliable verdict",
                                 "the clocks of the hosts are known only to within 1.50 ms: the split between "
                                 "transfer and serialization is as uncertain"}));
+  const Efficiencies found = efficiencies(some);
+  EXPECT_EQ(verdict(found, some, some.steps.back().step), lines);
+  EXPECT_EQ(line_of(verdict(found, some, 101), "no step was sampled"),
+            "no step was sampled since the run resumed at step 101: the numbers are of earlier steps");
 }
 
 }  // namespace

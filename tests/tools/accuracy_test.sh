@@ -77,12 +77,17 @@ KeepsRunsOfOtherOptionsApart() {
 RefusesNonsense() {
   programs
   run 2 --seeds 0
-  says "must be a whole number of at least 1, not '0'"
+  says "accuracy: --seeds: must be a whole number of at least 1, not '0'; see --help"
+  [ "$(wc -l <said)" = 1 ] || fail "more than one sentence: $(cat said)"
   touch broken && echo 2 >broken
   run 2 --seeds 1
   says 'no such thing'
   run 2 --seeds 1 --out ''
-  says '--out has an empty value'
+  says 'accuracy: --out has an empty value, as from an unset variable; give one, or leave it out'
+  run 2 --seeds=
+  says '--seeds has an empty value'
+  run 2 ''
+  says 'a word of the command line has an empty value'
   ends_with 2 "$root/tools/accuracy" --build "$here" --recipe fast94 --seeds 1
   says 'there is no cifar_mpi_train in'
   ends_with 2 "$root/tools/accuracy" --recipe nosuch --seeds 1

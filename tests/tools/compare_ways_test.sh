@@ -11,7 +11,7 @@ compare=$here/tree/tools/compare_ways
 # 60 %; half way both are at 50 %.
 programs() {
   mkdir -p "$here/tree/tools" "$here/tree/env" "$fake/build"
-  cp "$root/tools/compare_ways" "$compare"
+  cp "$root"/tools/{compare_ways,options.py} "$here/tree/tools/"
   : >"$here/tree/env/mpirun.sh"
   stand_in "$here/tree/tools/shaped_nodes" <<'EOS'
 until [ "$1" = -- ]; do shift; done
@@ -129,16 +129,21 @@ EOS
 RefusesNonsense() {
   programs
   run 2 --ranks 1
-  says "must be a whole number of at least 2, not '1'"
+  says "compare_ways: --ranks: must be a whole number of at least 2, not '1'; see --help"
+  [ "$(wc -l <said)" = 1 ] || fail "more than one sentence: $(cat said)"
+  run 2 --compute-ms 0
+  says "--compute-ms: must be a number above 0, not '0'"
   run 2 --part all
   run 2 --ways ring
   says "not 'ring'"
   run 2 --build "$here/nothing"
   says 'there is no cifar_mpi_bench'
-  for rates in '' 0gbit 10gbit,fast; do
+  for rates in 0gbit 10gbit,fast; do
     run 2 --part speed --rates "$rates"
     says "must be speeds like 10gbit or none, separated by commas, not '${rates#*,}'"
   done
+  run 2 --part speed --rates 10gbit,
+  says "--rates has an empty value in '10gbit,', as from an unset variable; give one, or leave it out"
 }
 
 "$1"

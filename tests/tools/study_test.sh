@@ -436,6 +436,10 @@ RefusesNonsense() {
   run 2 --out file/study
   says 'file/study/raw.jsonl cannot be written: Not a directory'
   mkdir other
+  cp file other/notes
+  run 2 --out other
+  says "--out $here/other holds files, but no study; name an empty folder or one of a study, or a new one"
+  holds_only other notes
   echo '{"format": "other"}' >other/raw.jsonl
   run 2 --out other
   says 'is not of a study of version 2'

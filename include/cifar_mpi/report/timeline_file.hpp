@@ -42,7 +42,8 @@ class TimelineFile {
  public:
   static constexpr std::uint64_t kMostBytes = std::uint64_t{64} << 20;
 
-  /// Keeps the steps before `step` of an existing file, if they are of the same program on the same hosts.
+  /// Keeps the steps before `step` of an existing file, if they are of the same program on the same hosts, and
+  /// removes its other steps from the disk.
   /// Warns about a file that cannot be read and starts a new one. `head` is a timeline without steps.
   TimelineFile(DirectoryEntry file, Timeline head, std::uint64_t step, const Log& log,
                std::uint64_t most_bytes = kMostBytes);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -19,7 +20,9 @@ inline constexpr const char* kNoSample =
 /// from the timeline, with the measured times of tasks and network halved or doubled. Then follows one line
 /// for each number, in the order of Efficiencies.
 ///
-/// `efficiencies` must be of this timeline. Without a step there is one line that says so.
-std::vector<std::string> verdict(const Efficiencies& efficiencies, const Timeline& timeline);
+/// `efficiencies` must be of this timeline. Without a step there is one line that says so. The last start of the
+/// run resumed after `resumed` steps; if none was sampled since, a line says that.
+std::vector<std::string> verdict(const Efficiencies& efficiencies, const Timeline& timeline,
+                                 std::uint64_t resumed = 0);
 
 }  // namespace cifar_mpi::report

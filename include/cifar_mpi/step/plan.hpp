@@ -72,8 +72,8 @@ void resolve_threads(Plan& plan);
 /// A sentence on the rank that lost most if other processes took cores that the ranks' threads need; else
 /// empty. Collective.
 std::string other_work_text(const Plan& plan, const engine::Backend& backend);
-/// On the CPU logs the number of threads and its origin, and warns of too few cores or of other processes on
-/// them. Collective.
+/// On the CPU logs the number of threads and its origin and, if steps are left, warns of too few cores or of other
+/// processes on them. Collective.
 void describe_cores(const Plan& plan, const engine::Backend& backend);
 
 /// Ranks of a host share its GPUs; servers are counted apart.

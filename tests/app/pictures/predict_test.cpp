@@ -57,8 +57,12 @@ TEST_F(Programs, RefuseToPredictWhatIsNoImage) {
   ASSERT_EQ(run_command(kTrain + small("refuser") + " --device cpu").code, 0);
   const std::string predict = kEval + " " + file("refuser") + " --device cpu --threads 1 --predict ";
   write_file(file("text.png"), "no picture");
-  expect_refusal(run_command(predict + file("text.png")), 3, "text.png");
-  expect_refusal(run_command(predict + file("missing.jpg")), 3, "missing.jpg");
+  write_file(file("torn.png"), "\x89PNG\r\n\x1a\n and no more");
+  for (const std::string name : {"text.png", "missing.jpg", "torn.png"}) {
+    const Outcome refused = run_command(predict + file(name));
+    expect_refusal(refused, 3, name + "': ");
+    expect_refusal(refused, 3, "; give --predict a whole PNG or JPEG file");
+  }
   expect_refusal(run_command(predict + file("text.png") + " --watch"), 2, "--watch");
 
   const std::string wide = file("wide.h5");
