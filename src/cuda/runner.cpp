@@ -46,6 +46,7 @@ class SerialRunner final : public DeviceRunner {
   }
 
   void run_once() {
+    if (audit_) audit_->begin();
     for (const Instruction& line : program_.instructions()) {
       if (line.op != Op::run || skips(line.target)) continue;
       if (audit_) audit_->before(line.target);
@@ -53,6 +54,7 @@ class SerialRunner final : public DeviceRunner {
           is_of_host(line.target) ? run_on_host(line) : run_on_device(line);
       if (audit_) audit_->after(line.target);
     }
+    if (audit_) audit_->end();
   }
 
   /// Returns the seconds that it took.

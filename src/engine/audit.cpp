@@ -66,58 +66,77 @@ std::size_t longest(const std::vector<Bytes>& ranges) {
 }  // namespace
 
 Audit::Audit(const StepProgram& program, std::vector<Bytes> regions, Copy copy)
-    : program_(program.name()), regions_(std::move(regions)), copy_(std::move(copy)) {
-  const std::vector<Bytes> watched = merged(regions_);
-  std::size_t most = 0;
+    : program_(program.name()),
+      regions_(std::move(regions)),
+      watched_(merged(regions_)),
+      on_host_(!copy),
+      copy_(on_host_ ? Copy(std::memcpy) : std::move(copy)) {
   for (const Task& task : program.tasks()) {
-    const std::vector<Bytes> hidden = without(watched, joined(task.reads, task.writes));
-    const std::vector<Bytes> not_written = without(watched, merged(task.writes));
-    Watch watch{hidden, without(not_written, hidden)};
-    most = std::max(most, total(watch.hidden) + total(watch.read_only));
+    const std::vector<Bytes> hidden = without(watched_, joined(task.reads, task.writes));
+    const std::vector<Bytes> not_written = without(watched_, merged(task.writes));
     names_.push_back(task.name);
-    watches_.push_back(std::move(watch));
+    watches_.push_back({hidden, without(not_written, hidden), without(watched_, not_written)});
   }
-  shadow_ = allocate_host(most);
-  poison_ = allocate_host(longest(watched));
+  shadow_ = allocate_host(total(watched_));
+  poison_ = allocate_host(longest(watched_));
   staging_ = allocate_host(poison_.size());
   // Without regions there is no buffer.
   if (poison_.size() != 0) std::memset(poison_.data(), kPoison, poison_.size());
 }
 
+/// `range` is within one of watched_.
+std::byte* Audit::shadow_of(const Bytes& range) const {
+  std::byte* shadow = shadow_.data();
+  for (const Bytes& watched : watched_) {
+    if (watched.overlaps(range)) return shadow + (range.begin - watched.begin);
+    shadow += watched.size;
+  }
+  throw std::logic_error("audit: a range outside of all regions");
+}
+
+void Audit::save(const std::vector<Bytes>& ranges) {
+  for (const Bytes& range : ranges) copy_(shadow_of(range), range.begin, range.size);
+}
+
+void Audit::show(const std::vector<Bytes>& ranges) {
+  for (const Bytes& range : ranges) copy_(writable(range), shadow_of(range), range.size);
+}
+
+void Audit::hide(const std::vector<Bytes>& ranges) {
+  for (const Bytes& range : ranges) copy_(writable(range), poison_.data(), range.size);
+}
+
 const std::byte* Audit::read(const Bytes& range) {
+  if (on_host_) return range.begin;
   copy_(staging_.data(), range.begin, range.size);
   return staging_.data();
 }
 
+void Audit::begin() {
+  save(watched_);
+  hide(watched_);
+}
+
+void Audit::end() { show(watched_); }
+
 void Audit::before(TaskId task) {
   const Watch& watch = watches_[static_cast<std::size_t>(task)];
-  std::byte* shadow = shadow_.data();
-  for (const std::vector<Bytes>* ranges : {&watch.hidden, &watch.read_only}) {
-    for (const Bytes& range : *ranges) {
-      copy_(shadow, range.begin, range.size);
-      shadow += range.size;
-    }
-  }
-  for (const Bytes& range : watch.hidden) copy_(writable(range), poison_.data(), range.size);
+  show(watch.read_only);
+  show(watch.written);
 }
 
 void Audit::after(TaskId task) {
   const Watch& watch = watches_[static_cast<std::size_t>(task)];
-  const std::byte* shadow = shadow_.data();
   const auto compare = [&](const Bytes& range, const std::byte* wanted, const char* declared) {
     const std::byte* const found = read(range);
     if (std::memcmp(found, wanted, range.size) == 0) return;
     report(task, range.begin + (std::mismatch(found, found + range.size, wanted).first - found), declared);
   };
-  for (const Bytes& range : watch.hidden) {
-    compare(range, poison_.data(), "does not declare");
-    copy_(writable(range), shadow, range.size);
-    shadow += range.size;
-  }
-  for (const Bytes& range : watch.read_only) {
-    compare(range, shadow, "declares as only read");
-    shadow += range.size;
-  }
+  for (const Bytes& range : watch.hidden) compare(range, poison_.data(), "does not declare");
+  for (const Bytes& range : watch.read_only) compare(range, shadow_of(range), "declares as only read");
+  save(watch.written);
+  hide(watch.written);
+  hide(watch.read_only);
 }
 
 void Audit::report(TaskId task, const std::byte* where, const char* declared) const {

@@ -70,15 +70,12 @@ class SerialRunner : public HostRunner {
  public:
   SerialRunner(StepProgram program, WhileWaiting waiting) : HostRunner(std::move(program), waiting) {}
 
-  void watch(std::vector<Bytes> regions) {
-    audit_.emplace(program_, std::move(regions), [](std::byte* dst, const std::byte* src, std::size_t bytes) {
-      std::memcpy(dst, src, bytes);
-    });
-  }
+  void watch(std::vector<Bytes> regions) { audit_.emplace(program_, std::move(regions)); }
 
  private:
   void replay_once() override {
     clock_.begin();
+    if (audit_) audit_->begin();
     for (const Instruction& line : program_.instructions()) {
       if (line.op != Op::run || skips(line.target)) continue;
       if (audit_) audit_->before(line.target);
@@ -88,6 +85,7 @@ class SerialRunner : public HostRunner {
       clock_.charge_nobody();
       if (audit_) audit_->after(line.target);
     }
+    if (audit_) audit_->end();
   }
 
   void run(const Task& task) {

@@ -37,6 +37,9 @@ struct AuditedTask {
     StepProgram program("audited");
     program.run(kCompute, std::move(task));
     program.finalize();
+    return runner(std::move(program));
+  }
+  std::unique_ptr<Runner> runner(StepProgram program) const {
     return make_host_runner(std::move(program), RunnerKind::audit, WhileWaiting::spin,
                             {bytes_of(x.data(), x.size()), bytes_of(y.data(), y.size())});
   }
@@ -111,6 +114,25 @@ TEST(AuditRunner, WatchesUntilALateTaskIsDone) {
   EXPECT_TRUE(contains(thrown_text<std::logic_error>([&] { runner->replay(); }), "byte 20 of region 0"));
 }
 
+TEST(AuditRunner, HidesFromATaskWhatTheOneBeforeItDeclared) {
+  AuditedTask t;
+  StepProgram program("audited");
+  program.run(kCompute,
+              inline_task("writes", {t.part_of_x(2, 3)}, {t.part_of_y(0, 1)}, [&] { t.y[0] = t.x[2]; }));
+  program.run(kCompute, inline_task("liar", {}, {t.part_of_y(1, 2), t.part_of_y(4, 5)}, [&] {
+                t.y[1] = t.y[0];
+                t.y[4] = t.x[2];
+              }));
+  program.run(kCompute, inline_task("honest", {t.part_of_x(2, 3), t.part_of_y(0, 1)}, {t.part_of_y(2, 4)},
+                                    [&] { t.y[2] = t.y[0] + t.x[2]; }));
+  program.finalize();
+  t.runner(std::move(program))->replay();
+  EXPECT_TRUE(std::isnan(t.y[1]) && std::isnan(t.y[4]));
+  EXPECT_EQ(t.y[0], 2.0f);
+  EXPECT_EQ(t.y[2], 4.0f);
+  EXPECT_EQ(t.y[3], 103.0f) << "declared and not written";
+}
+
 /// Regions with consecutive addresses may be two allocations, and CUDA copies no range of more than one.
 TEST(Audit, CopiesNoRangeOfTwoRegions) {
   std::array<float, 16> memory{};
@@ -128,8 +150,10 @@ TEST(Audit, CopiesNoRangeOfTwoRegions) {
                 std::memcpy(dst, src, bytes);
                 ++copies;
               });
+  audit.begin();
   audit.before(0);
   audit.after(0);
+  audit.end();
   EXPECT_GT(copies, 4);
 }
 

@@ -17,7 +17,7 @@ extern dim3 blockDim, gridDim;
 
 /// Calls `thread` for each thread of the last `count` blocks in `order`, and removes these. Throws
 /// std::runtime_error when blocks are larger than a GPU allows, or threads of one block wait at different
-/// barriers. Always call it on the same thread.
+/// barriers. Only one thread at a time may call it.
 void run_blocks(const char* kernel, const dim3& blocks, const dim3& threads, std::size_t shared_bytes,
                 std::vector<std::uint64_t>& order, std::size_t count, const std::function<void()>& thread);
 

@@ -8,11 +8,11 @@
 #include <string>
 
 /// A GPU for tests on machines that have none: CUDA's runtime, as much of cuDNN, cuBLASLt and NCCL as the
-/// backend calls, and its own kernels, all on one thread of the processor. The backend is linked with it
-/// instead of with the libraries, unchanged.
+/// backend calls, and its own kernels, one after another. The backend is linked with it instead of with the
+/// libraries, unchanged.
 ///
 /// It is strict where a real GPU may be lucky:
-/// - A thread processes streams in a random order, subject to what CUDA promises: the order within a stream, and
+/// - Streams are processed in a random order, subject to what CUDA promises: the order within a stream, and
 ///   events. Blocks of kernels on two streams mix. At random, nothing begins before the host waits. So a missing
 ///   wait shows.
 /// - Captured work becomes a graph with exactly the edges that CUDA would see, and runs in any order that they
@@ -48,6 +48,9 @@ namespace cifar_mpi::stand_in {
 
 /// Enqueues work on the stream, or adds it to the graph that the stream captures.
 void start(cudaStream_t stream, const char* name, std::function<void()> work);
+
+/// The same for work that waits for other ranks or for a thread of the host.
+void start_collective(cudaStream_t stream, const char* name, std::function<void()> work);
 
 /// The same for work with scratch memory: it takes a while, and fails if something else writes there meanwhile.
 void start(cudaStream_t stream, const char* name, void* workspace, std::size_t bytes,

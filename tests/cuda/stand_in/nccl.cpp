@@ -27,6 +27,8 @@
 /// through shared memory. A collective fails when the ranks make different calls.
 namespace {
 
+using cifar_mpi::stand_in::start_collective;
+
 constexpr int kMostRanks = 16;
 constexpr std::size_t kPieceBytes = std::size_t{1} << 18;
 
@@ -259,7 +261,7 @@ ncclResult_t ncclAllReduce(const void* from, void* to, std::size_t count, ncclDa
   if (cifar_mpi::stand_in::has_fault("nccl_graph") &&
       cifar_mpi::stand_in::Queues::get().capture_of(stream) != 0)
     return fail(ncclInvalidUsage, "no call can be captured");
-  cifar_mpi::stand_in::start(stream, "ncclAllReduce", [=, call = comm->call("all-reduce", count, stream)] {
+  start_collective(stream, "ncclAllReduce", [=, call = comm->call("all-reduce", count, stream)] {
     auto* const sums = static_cast<float*>(to);
     comm->exchange(call, static_cast<const float*>(from), [&](std::size_t first, std::size_t piece) {
       for (std::size_t i = 0; i < piece; ++i) {
@@ -280,7 +282,7 @@ ncclResult_t ncclAllGather(const void* from, void* to, std::size_t count, ncclDa
   if (algorithm != nullptr && std::strcmp(algorithm, "Tree") == 0) {
     return fail(ncclInvalidUsage, "no tree can gather");
   }
-  cifar_mpi::stand_in::start(stream, "ncclAllGather", [=, call = comm->call("all-gather", count, stream)] {
+  start_collective(stream, "ncclAllGather", [=, call = comm->call("all-gather", count, stream)] {
     auto* const all = static_cast<float*>(to);
     comm->exchange(call, static_cast<const float*>(from), [&](std::size_t first, std::size_t piece) {
       for (int rank = 0; rank < comm->ranks; ++rank) {

@@ -96,86 +96,95 @@ CUstream_st* Queues::choose(const std::vector<CUstream_st*>& able) {
 /// At random, nothing begins until the host waits for something, so that the host cannot rely on fast work.
 void Queues::hold_back(std::unique_lock<std::mutex>& lock) {
   if (chance(2) == 0) return;
-  changed_.wait_for(lock, kHoldsBack, [&] { return waiting_ > 0 || asked_ || broken_ != cudaSuccess; });
+  wanted_.wait_for(lock, kHoldsBack, [&] { return waiting_ > 0 || asked_ || broken_ != cudaSuccess; });
 }
 
 void Queues::work_off() {
   std::unique_lock lock(mutex_);
-  bool rested = false, worked = false;
+  bool worked = false;
   for (;;) {
-    if (!worked && !able_streams().empty()) hold_back(lock);
-    const std::vector<CUstream_st*> able = able_streams();
-    if (able.empty() || broken_ != cudaSuccess) {
-      worked = asked_ = false;
-      if (rested) {
-        memory.open(false);
-        changed_.wait(lock);
-      } else {
-        rested = changed_.wait_for(lock, kStaysOpen) == std::cv_status::timeout;  // then looks once more
-      }
+    if (!worked && !busy_ && !able_streams().empty()) hold_back(lock);
+    worked = run_one(lock, false);
+    if (worked) continue;
+    asked_ = false;
+    if (!open_) {
+      wanted_.wait(lock);
       continue;
     }
-    rested = false;
-    worked = true;
-    run_one(choose(able), lock);
-    changed_.notify_all();
+    const std::uint64_t runs = runs_;
+    const bool rested =
+        wanted_.wait_for(lock, kStaysOpen) == std::cv_status::timeout && runs == runs_ && !busy_;
+    if (rested && (able_streams().empty() || broken_ != cudaSuccess)) memory.open(open_ = false);
   }
-}
-
-/// One entry, or one node of a graph; streams keep their place meanwhile, because only this thread removes
-/// entries.
-void Queues::run_one(CUstream_st* stream, std::unique_lock<std::mutex>& lock) {
-  Item& item = stream->items.front();
-  switch (item.kind) {
-    case Item::Kind::wait:
-      break;
-    case Item::Kind::note:
-      item.moment->happened = true;
-      item.moment->seconds = now_s();
-      break;
-    case Item::Kind::work:
-      run(item.work, lock);
-      break;
-    case Item::Kind::graph:
-      run_node(item, lock);
-      if (std::find(item.done.begin(), item.done.end(), false) != item.done.end()) return;
-      break;
-  }
-  stream->items.pop_front();
-  if (stream->ended && stream->items.empty()) remove(stream);
 }
 
 /// Each replay draws one order of its nodes, so that some lag for long.
-void Queues::run_node(Item& item, std::unique_lock<std::mutex>& lock) {
-  const Nodes& nodes = *item.graph;
-  if (item.ranks.empty()) {
-    for (std::size_t n = 0; n < nodes.size(); ++n) item.ranks.push_back(chance(kRanks));
-  }
-  std::size_t next = nodes.size();
-  for (std::size_t n = 0; n < nodes.size(); ++n) {
-    const auto& after = nodes[n].after;
+std::size_t Queues::next_node(Item& item) {
+  const std::size_t nodes = item.done.size();
+  while (item.ranks.size() < nodes) item.ranks.push_back(chance(kRanks));
+  std::size_t next = nodes;
+  for (std::size_t n = 0; n < nodes; ++n) {
+    const auto& after = (*item.graph)[n].after;
     const bool able =
         !item.done[n] && std::all_of(after.begin(), after.end(), [&](auto a) { return item.done[a]; });
-    if (able && (next == nodes.size() || item.ranks[n] > item.ranks[next])) next = n;
+    if (able && (next == nodes || item.ranks[n] > item.ranks[next])) next = n;
   }
-  if (next == nodes.size()) return;  // of a graph without nodes
-  run(nodes[next].work, lock);
-  item.done[next] = true;
+  return next;
+}
+
+/// Streams keep their place meanwhile, because only the thread that is busy removes entries.
+bool Queues::run_one(std::unique_lock<std::mutex>& lock, bool on_host) {
+  if (busy_ || broken_ != cudaSuccess) return false;
+  const std::vector<CUstream_st*> able = able_streams();
+  if (able.empty()) return false;
+  CUstream_st* const stream = choose(able);
+  Item& item = stream->items.front();
+  const std::size_t node = next_node(item);
+  const bool in_graph = node < item.done.size();
+  const Work& work = in_graph ? (*item.graph)[node].work : item.work;
+  if (on_host && work.waits) {
+    wanted_.notify_one();
+    return false;
+  }
+  if (work.run) run(work, lock);
+  if (item.kind == Item::Kind::note) {
+    item.moment->happened = true;
+    item.moment->seconds = now_s();
+  }
+  if (in_graph) item.done[node] = true;
+  if (std::find(item.done.begin(), item.done.end(), false) == item.done.end()) {
+    stream->items.pop_front();
+    if (stream->ended && stream->items.empty()) remove(stream);
+  }
+  changed_.notify_all();
+  return true;
 }
 
 void Queues::run(const Work& work, std::unique_lock<std::mutex>& lock) {
+  busy_ = true;
+  ++runs_;
+  if (!open_) {
+    open_ = true;
+    wanted_.notify_one();  // the GPU's thread is to close it
+  }
   lock.unlock();
   memory.open(true);
   std::string wrong;
   try {
-    work();
+    work.run();
   } catch (const std::exception& error) {
     wrong = error.what();
   }
   lock.lock();
+  busy_ = false;
   if (wrong.empty()) return;
   std::fprintf(stderr, "stand-in GPU: %s\n", wrong.c_str());
   broken_ = cudaErrorLaunchFailure;
+}
+
+/// After new entries. While memory is open, the GPU's thread looks for them by itself.
+void Queues::wake() {
+  if (!open_) wanted_.notify_one();
 }
 
 cudaError_t Queues::start(CUstream_st* stream, Work work) {
@@ -191,7 +200,7 @@ cudaError_t Queues::start(CUstream_st* stream, Work work) {
   Item item;
   item.work = std::move(work);
   stream->items.push_back(std::move(item));
-  changed_.notify_all();
+  wake();
   return cudaSuccess;
 }
 
@@ -205,7 +214,7 @@ cudaError_t Queues::record(CUevent_st* event, CUstream_st* stream) {
   item.kind = Item::Kind::note;
   event->last = item.moment = std::make_shared<Moment>();
   stream->items.push_back(std::move(item));
-  changed_.notify_all();
+  wake();
   return cudaSuccess;
 }
 
@@ -239,15 +248,16 @@ cudaError_t Queues::wait(CUstream_st* stream, CUevent_st* event) {
   item.kind = Item::Kind::wait;
   item.moment = event->last;
   stream->items.push_back(std::move(item));
-  changed_.notify_all();
+  wake();
   return cudaSuccess;
 }
 
 template <class Done>
 cudaError_t Queues::wait_until(std::unique_lock<std::mutex>& lock, Done done) {
   ++waiting_;
-  changed_.notify_all();
-  changed_.wait(lock, [&] { return broken_ != cudaSuccess || done(); });
+  while (broken_ == cudaSuccess && !done()) {
+    if (!run_one(lock, true)) changed_.wait(lock);
+  }
   --waiting_;
   return broken_;
 }
@@ -279,9 +289,10 @@ cudaError_t Queues::query(CUevent_st* event) {
   std::unique_lock lock(mutex_);
   if (broken_ != cudaSuccess) return broken_;
   if (event->capture != nullptr) return cudaErrorCapturedEvent;
-  if (event->last == nullptr || event->last->happened) return cudaSuccess;
+  const std::shared_ptr<Moment> last = event->last;
+  if (last == nullptr || last->happened) return cudaSuccess;
   asked_ = true;
-  changed_.notify_all();
+  if (run_one(lock, true)) return last->happened ? cudaSuccess : cudaErrorNotReady;
   // A host that asks again at once would take the processor from the GPU's thread and from other ranks.
   changed_.wait_for(lock, kQueryPause);
   return cudaErrorNotReady;
@@ -349,7 +360,7 @@ cudaError_t Queues::launch(CUgraphExec_st* graph, CUstream_st* stream) {
   item.done.resize(graph->nodes->size(), false);
   if (graph->launches++ > 0 && has_fault("stale") && !item.done.empty()) item.done.front() = true;
   stream->items.push_back(std::move(item));
-  changed_.notify_all();
+  wake();
   return cudaSuccess;
 }
 

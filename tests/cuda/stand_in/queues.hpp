@@ -16,7 +16,10 @@
 /// Streams, events and graphs. CUDA's handles point to these structs.
 namespace cifar_mpi::stand_in {
 
-using Work = std::function<void()>;
+struct Work {
+  std::function<void()> run;
+  bool waits = false;  ///< for other ranks or the host, so that no thread of the host may run it
+};
 
 struct Node {
   Work work;
@@ -79,6 +82,9 @@ struct CUgraphExec_st {
 namespace cifar_mpi::stand_in {
 
 /// The only GPU of a process. All functions are thread-safe; they return what CUDA's return.
+///
+/// Its thread runs what is enqueued, and so do threads of the host while they wait: a switch between two threads for each
+/// entry takes longer than most entries, and much longer on busy cores. One entry runs at a time.
 class Queues {
  public:
   static Queues& get();
@@ -115,23 +121,31 @@ class Queues {
   [[noreturn]] void work_off();
   std::vector<CUstream_st*> able_streams() const;
   CUstream_st* choose(const std::vector<CUstream_st*>& able);
+  /// The number of nodes if none is left.
+  static std::size_t next_node(Item& item);
   void hold_back(std::unique_lock<std::mutex>& lock);
   bool all_empty() const;
   void remove(CUstream_st* stream);
-  void run_one(CUstream_st* stream, std::unique_lock<std::mutex>& lock);
+  /// Runs one entry, or one node of a graph. Returns false if there is none, another thread runs one, or the next one is
+  /// not for this thread.
+  bool run_one(std::unique_lock<std::mutex>& lock, bool on_host);
+  void wake();
   void run(const Work& work, std::unique_lock<std::mutex>& lock);
-  void run_node(Item& item, std::unique_lock<std::mutex>& lock);
   cudaError_t joins(CUstream_st* stream, CUevent_st* event);
   /// Returns when `done()`, or an error.
   template <class Done>
   cudaError_t wait_until(std::unique_lock<std::mutex>& lock, Done done);
 
   std::mutex mutex_;
-  std::condition_variable changed_;
+  std::condition_variable changed_;  ///< for threads of the host that wait
+  std::condition_variable wanted_;   ///< for the GPU's thread
   std::vector<CUstream_st*> streams_;
   std::shared_ptr<Capture> capture_;  ///< under way
   std::uint64_t captures_ = 0;        ///< begun so far
   int waiting_ = 0;                   ///< threads of the host
+  bool busy_ = false;                 ///< a thread runs work
+  std::uint64_t runs_ = 0;            ///< of work
+  bool open_ = false;                 ///< memory
   bool asked_ = false;                ///< the host has queried an event since the last pause
   cudaError_t last_ = cudaSuccess;
   cudaError_t broken_ = cudaSuccess;  ///< the result of every call from now on

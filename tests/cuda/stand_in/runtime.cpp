@@ -56,13 +56,18 @@ bool is_pageable(const void* address) {
 
 }  // namespace
 
-void start(cudaStream_t stream, const char*, std::function<void()> work) {
+void start(cudaStream_t stream, const char* name, std::function<void()> work) {
+  if (has_fault("hang")) return start_collective(stream, name, std::move(work));
+  static_cast<void>(result(queues().start(stream, {std::move(work)})));
+}
+
+void start_collective(cudaStream_t stream, const char*, std::function<void()> work) {
   if (has_fault("hang")) {
     work = [] {
       for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
     };
   }
-  static_cast<void>(result(queues().start(stream, std::move(work))));
+  static_cast<void>(result(queues().start(stream, {std::move(work), true})));
 }
 
 void start(cudaStream_t stream, const char* name, void* workspace, std::size_t bytes,
@@ -200,19 +205,19 @@ cudaError_t cudaMemGetInfo(std::size_t* left, std::size_t* total) {
 cudaError_t cudaMemcpyAsync(void* dst, const void* src, std::size_t bytes, cudaMemcpyKind,
                             cudaStream_t stream) {
   const bool reads_now = is_pageable(src), writes_now = is_pageable(dst);
-  Work work = [=] { std::memmove(dst, src, bytes); };
+  std::function<void()> work = [=] { std::memmove(dst, src, bytes); };
   if (reads_now) {
     const auto* const begin = static_cast<const std::byte*>(src);
     work = [dst, copy = std::vector<std::byte>(begin, begin + bytes)] {
       std::memcpy(dst, copy.data(), copy.size());
     };
   }
-  const cudaError_t status = queues().start(stream, std::move(work));
+  const cudaError_t status = queues().start(stream, {std::move(work)});
   if (status != cudaSuccess || !writes_now) return result(status);
   return result(queues().finish(stream));
 }
 cudaError_t cudaMemsetAsync(void* memory, int value, std::size_t bytes, cudaStream_t stream) {
-  return result(queues().start(stream, [=] { std::memset(memory, value, bytes); }));
+  return result(queues().start(stream, {[=] { std::memset(memory, value, bytes); }}));
 }
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {

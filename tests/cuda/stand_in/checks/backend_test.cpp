@@ -29,7 +29,7 @@ TEST(DeviceRunner, LooksAtTheWatchesWhileItWaits) {
                                  {},
                                  {},
                                  [&looks](engine::Lane& lane) {
-                                   stand_in::start(stream_of(lane), "slow", [&looks] {
+                                   stand_in::start_collective(stream_of(lane), "slow", [&looks] {
                                      for (int time = 0; time < 300 && looks < 2; ++time) usleep(100'000);
                                    });
                                  },

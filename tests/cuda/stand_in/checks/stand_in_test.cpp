@@ -117,6 +117,21 @@ TEST(StandInStreams, DoNothingBeforeTheHostWaitsAsOftenAsNot) {
   EXPECT_LT(early, 3 * kTries / 4);
 }
 
+TEST(StandInStreams, AreWorkedOffByAThreadThatWaitsWhereTheyDoNotWaitForOtherRanks) {
+  const Stream stream = make_stream();
+  const std::thread::id own = std::this_thread::get_id();
+  int here = 0;
+  for (int i = 0; i < kTries; ++i) {
+    std::thread::id work, collective;
+    start(stream.get(), "work", [&] { work = std::this_thread::get_id(); });
+    start_collective(stream.get(), "collective", [&] { collective = std::this_thread::get_id(); });
+    wait_for(stream);
+    here += work == own ? 1 : 0;
+    EXPECT_NE(collective, own);
+  }
+  EXPECT_GT(here, 0);
+}
+
 TEST(StandInEvents, AreWaitedForAsTheyWereRecordedAtTheCall) {
   const Stream one = make_stream(), two = make_stream(), three = make_stream();
   std::set<std::string> seen;
@@ -136,6 +151,20 @@ TEST(StandInEvents, AreWaitedForAsTheyWereRecordedAtTheCall) {
     seen.insert(letters.text);
   }
   EXPECT_EQ(seen, (std::set<std::string>{"aXb", "abX", "baX"}));
+}
+
+TEST(StandInEvents, WakeEveryThreadThatWaitsWhicheverRunsTheWork) {
+  const Stream stream = make_stream();
+  const Event event = make_event();
+  for (int i = 0; i < kTries; ++i) {
+    start(stream.get(), "work", [] { usleep(500); });
+    ASSERT_EQ(cudaEventRecord(event.get(), stream.get()), cudaSuccess);
+    std::thread other([&] { EXPECT_EQ(cudaEventSynchronize(event.get()), cudaSuccess); });
+    while (cudaEventQuery(event.get()) == cudaErrorNotReady) {
+    }
+    other.join();
+  }
+  static_cast<void>(cudaGetLastError());
 }
 
 TEST(StandInEvents, HaveHappenedWhenNobodyHasRecordedThem) {
