@@ -191,6 +191,52 @@ struct Backward {
   };
 };
 
+/// Backward of windows that do not overlap, by runs of the forward pass: each gradient and choice is loaded once. Places
+/// without a window are left out. The bits are those of Backward.
+template <class T>
+struct Scatter {
+  template <int kLanes>
+  struct Version {
+    using V = Vec<kLanes>;
+
+    /// The type fixes the size of the window, unless it is 0, as in Backward.
+    template <int kCount>
+    [[gnu::always_inline]] static void scatter(const Pool& pool, const Run& run, const T* from,
+                                               const std::uint8_t* choices, T* to) {
+      const Reach* const reaches = run.reaches.data();
+      const std::size_t count = run.reaches.size();
+      std::ptrdiff_t at[kCount + 1];
+      BitsOf<V> number[kCount + 1];
+      unrolled<kCount>([&](auto r) __attribute__((always_inline)) {
+        at[r] = reaches[r].at;
+        number[r] = broadcast_bits<V>(reaches[r].number);
+      });
+      const std::ptrdiff_t from_step = run.to_step, to_step = run.from_step;
+      const int block = pool.block, length = run.length;
+      for (int i = 0; i < length; ++i, from += from_step, choices += from_step, to += to_step) {
+        for (int next = 0; next < block; next += kLanes) {
+          const int c = std::min(next, block - kLanes);
+          const V grad = V{} + load<V>(from + c);  // a sum, as that of several windows
+          const BitsOf<V> choice = load_bytes<V>(choices + c);
+          unrolled<kCount>([&](auto r) __attribute__((always_inline)) {
+            store(to + at[r] + c, choice == number[r] ? grad : V{});
+          });
+          for (std::size_t r = 0; kCount == 0 && r < count; ++r)
+            store(to + reaches[r].at + c, choice == broadcast_bits<V>(reaches[r].number) ? grad : V{});
+        }
+      }
+    }
+
+    [[gnu::always_inline]] static void run(const Pool& pool, const Run& run, const std::byte* grad_dst,
+                                           const std::uint8_t* choices, std::byte* grad_src) {
+      const T* const from = reinterpret_cast<const T*>(grad_dst);
+      T* const to = reinterpret_cast<T*>(grad_src);
+      if (run.reaches.size() == 4) return scatter<4>(pool, run, from, choices, to);
+      scatter<0>(pool, run, from, choices, to);
+    }
+  };
+};
+
 /// The version of `Direction` for the vectors that were chosen.
 template <template <class> class Direction, class T>
 auto version(const Pool& pool) {
@@ -346,10 +392,18 @@ BlockPool plan_block_pool(const Pool& pool) {
              choices == nullptr ? nullptr : choices + run.to);
     });
   };
-  block.backward = [=, kernel = version<Backward>(pool), rows = backward_rows(pool)](
+  const bool apart = pool.layer.kernel <= pool.layer.stride;
+  Rows windows = apart ? forward_rows(pool) : Rows{}, places = backward_rows(pool);
+  for (std::vector<Run>& row : places) {
+    if (apart) std::erase_if(row, [](const Run& run) { return !run.reaches.empty(); });
+  }
+  block.backward = [=, gather = version<Backward>(pool), scatter = version<Scatter>(pool)](
                        const std::byte* grad_dst, const std::uint8_t* choices, std::byte* grad_src) {
-    for_runs(rows, [&](const Run& run) {
-      kernel(pool, run, grad_dst + run.from * bytes, choices + run.from, grad_src + run.to * bytes);
+    for_runs(windows, [&](const Run& run) {
+      scatter(pool, run, grad_dst + run.to * bytes, choices + run.to, grad_src + run.from * bytes);
+    });
+    for_runs(places, [&](const Run& run) {
+      gather(pool, run, grad_dst + run.from * bytes, choices + run.from, grad_src + run.to * bytes);
     });
   };
   return block;

@@ -3,6 +3,7 @@
 
 #include "cpu/fft/conv_fft.hpp"
 #include "cpu/parallel.hpp"
+#include "cpu/vectors.hpp"
 
 namespace cifar_mpi::cpu::fft {
 namespace {
@@ -154,6 +155,17 @@ ImageShape vector_of(const ConvFft& conv) {
   return shape;
 }
 
+/// Prefetches the gradients and choices that the next call of transform_pooled reads: those of the next image. `at` is the
+/// place of this call's gradients; the addresses may be invalid.
+void fetch_next(const ConvFft& conv, const ConvFftMemory& memory, std::size_t at) {
+  constexpr std::size_t kLine = 64;
+  const ImageShape stored = conv.stored_dst();
+  const std::size_t next = at + stored.image_bytes();
+  const auto values = static_cast<std::size_t>(stored.extent.height * stored.extent.width * conv.lanes());
+  for (std::size_t i = 0; i < values * stored.value_bytes; i += kLine) fetch(memory.grad_dst + next + i);
+  for (std::size_t i = 0; i < values; i += kLine) fetch(memory.choices + next / stored.value_bytes + i);
+}
+
 std::byte* scratch_of_thread(const ConvFft& conv, const ConvFftMemory& memory) {
   return memory.vectors + static_cast<std::size_t>(loop_thread()) * conv.vector_bytes();
 }
@@ -188,6 +200,7 @@ void transform_pooled(const ConvFft& conv, const ConvFftMemory& memory, int firs
   for_all_vectors(conv, spectra, [&](const TileRun& run) {
     std::byte* const scratch = scratch_of_thread(conv, memory);
     const std::size_t at = stored.offset(first + run.image, run.channel);
+    fetch_next(conv, memory, at);
     conv.pool->block.backward(memory.grad_dst + at, memory.choices + at / stored.value_bytes, scratch);
     transform_run(conv, {vector, 0, conv.gradient_reaches()}, run, scratch, spectra, to);
   });
