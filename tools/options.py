@@ -23,8 +23,9 @@ class Parser(argparse.ArgumentParser):
     def parse_args(self, args=None, namespace=None):
         words = sys.argv[1:] if args is None else args
         for before, word in zip(["", *words], words):
+            option = word.startswith("--") and " " not in word
             name = word[:-1] if word else before
-            if not word or word.find("=") == len(word) - 1:
+            if not word or (option and word.find("=") == len(word) - 1):
                 self.error(f"{name if name.startswith('--') else 'a word of the command line'} has an empty value, {EMPTY}")
         return super().parse_args(args, namespace)
 
@@ -50,7 +51,7 @@ def number(text):
     except ValueError:
         value = math.nan
     if not 0 < value < 1e6:
-        raise argparse.ArgumentTypeError(f"must be a number above 0, not '{text}'")
+        raise argparse.ArgumentTypeError(f"must be a number {'below 1000000' if value > 0 else 'above 0'}, not '{text}'")
     return value
 
 

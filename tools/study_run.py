@@ -58,8 +58,10 @@ class Study:
         """Makes raw.jsonl, and keeps other studies out of the folder until this one ends."""
         if os.path.exists(self.args.out) and not os.path.isdir(self.args.out):
             fail(f"--out {self.args.out} is a file; name a folder, which may be new")
-        if not os.path.exists(self.raw) and os.path.isdir(self.args.out) and os.listdir(self.args.out):
-            fail(f"--out {self.args.out} holds files, but no study; name an empty folder or one of a study, or a new one")
+        with contextlib.suppress(OSError):  # what cannot be listed cannot be written either
+            found = os.listdir(self.args.out)
+            if found and "raw.jsonl" not in found and "study.json" not in found:
+                fail(f"--out {self.args.out} holds files, but no study; name a new or empty folder, or one of a study")
         folder = self.args.out
         while not os.path.exists(folder):
             self.made.append(folder)

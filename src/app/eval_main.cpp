@@ -319,7 +319,7 @@ data::ImageSize read_image(const std::string& path, int size, std::span<std::uin
   return data::read_image(path, size, out);
 } catch (const Error& error) {
   if (error.kind() != ErrorKind::data) throw;  // not an error of the file
-  throw Error(error.kind(), concat(error.what(), "; give --predict a whole PNG or JPEG file"));
+  throw Error(error.kind(), concat(error.what(), "; --predict takes readable, whole PNG and JPEG files"));
 }
 
 /// Classifies image files, which rank 0 reads. Needs no dataset.

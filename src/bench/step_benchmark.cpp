@@ -44,7 +44,7 @@ config::TrainConfig train_config(const StepBenchmarkConfig& config) {
   return train;
 }
 
-/// That of almost all steps of a run.
+/// The kind of the last steps of a run.
 step::StepKind measured_kind(const step::Plan& plan) { return step::step_kind(plan, ~std::uint64_t{0}); }
 
 /// The step in several ways, on the same memory.

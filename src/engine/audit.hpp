@@ -10,9 +10,9 @@
 
 namespace cifar_mpi::engine {
 
-/// Finds tasks with wrong declarations. While a program runs, every byte of the watched regions is 0xFF (NaN as
-/// fp32), and a shadow holds what it should be. A task gets the bytes that it declares; afterwards those that it
-/// only reads and all undeclared ones must be unchanged.
+/// Finds tasks with wrong declarations. Between the tasks of a replay every byte of the watched regions is 0xFF (NaN
+/// as fp32), and a shadow holds the content. A task gets the bytes that it declares; afterwards those that it only
+/// reads and all undeclared ones must be unchanged.
 ///
 /// An undeclared write throws. An undeclared read yields NaN if it reads floats, but a task may hide that
 /// (oneDNN's ReLU makes it 0), so compare the program's results bit by bit with those without audit. The

@@ -1,7 +1,6 @@
 #include <sched.h>
 
 #include <cstdint>
-#include <cstring>
 #include <memory>
 #include <optional>
 #include <stdexcept>

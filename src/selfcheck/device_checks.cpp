@@ -25,7 +25,7 @@ CheckRow refused(const Error& error) {
   return {{}, Outcome::refused, concat("no graph can be made: ", error.what())};
 }
 
-/// The rounding of operands: its largest share of a value, and in bf16 half of that, about what it has on average.
+/// The largest relative error of a rounded operand; for bf16 half of it, about the mean.
 double rounding_of(Precision precision) {
   return precision == Precision::bf16 ? 0x1.0p-9 : precision == Precision::tf32 ? 0x1.0p-11 : 0x1.0p-24;
 }

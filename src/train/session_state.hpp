@@ -28,7 +28,7 @@ struct Programs {
   std::unique_ptr<engine::Runner> step;
   step::StepKind kind;  ///< of `step`
   std::deque<Next>
-      later;  ///< in order: after the first --local-after epochs, for each of --image-size and of freezing
+      later;  ///< in order: after --local-after epochs, and where image sizes change or biases freeze
   /// Takes the first of `later`; returns its text. A later part of the run of the same kind keeps the previous
   /// program.
   std::string change() {

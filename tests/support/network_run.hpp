@@ -219,4 +219,41 @@ inline void expect_reference_gradients(const NetworkRun& run, const reference::L
   }
 }
 
+/// Lets two thirds of the parameters train in the first `steps` steps only.
+inline model::NetSpec freezing_after(std::uint64_t steps, model::NetSpec net, std::uint64_t seed) {
+  for (model::Operation& operation : net.operations) {
+    for (model::Param& param : operation.params) param.steps = ++seed % 3 == 0 ? 0 : steps;
+  }
+  return net;
+}
+
+struct LeftOut {
+  std::size_t gradients = 0;  ///< of parameters
+  bool tasks = false;
+};
+/// Expects that the step after `steps` writes no gradient of parameters that train in so many steps only, and that all
+/// other gradients have the bits of the first step's.
+inline LeftOut expect_frozen_left_out(NetworkRun& run, std::uint64_t steps) {
+  constexpr float kMark = 77.0f;
+  LeftOut left_out;
+  engine::StepProgram early = run.gradient_program(steps - 1);
+  const std::size_t tasks = early.tasks().size();
+  run.run(std::move(early));
+  const reference::Params wanted = run.gradients();
+  run.set_reduced(std::vector<float>(run.reduced().size(), kMark));
+  engine::StepProgram late = run.gradient_program(steps);
+  EXPECT_LE(late.tasks().size(), tasks);
+  left_out.tasks = late.tasks().size() < tasks;
+  run.run(std::move(late));
+  const reference::Params found = run.gradients();
+  for (std::size_t p = 0; p < found.size(); ++p) {
+    const model::Param& param = run.table[p];
+    if (param.role == model::ParamRole::frozen) continue;
+    const bool leaves = param.role == model::ParamRole::trained && param.steps > 0;
+    left_out.gradients += leaves ? 1 : 0;
+    EXPECT_EQ(found[p], leaves ? reference::Array(found[p].size(), kMark) : wanted[p]) << param.name;
+  }
+  return left_out;
+}
+
 }  // namespace cifar_mpi::test

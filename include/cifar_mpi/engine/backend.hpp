@@ -79,9 +79,10 @@ struct TowerSpec {
 /// The data of a training step's tasks. Pointers are backend memory and outlive the program.
 struct TrainBinding {
   const float* params = nullptr;  ///< [layout.floats]
-  float* grads = nullptr;         ///< [layout.floats]; overwritten in every step, except as the next says
-  /// The completed steps from which the program may run: parameters that train in no more of them (model::Param::steps)
-  /// have no gradient.
+  float* grads =
+      nullptr;  ///< [layout.floats]; overwritten in every step but for those that `after` leaves out
+  /// The program is for steps after this many completed ones. It writes no gradient of a parameter that trains in at most
+  /// so many steps (model::Param::steps).
   std::uint64_t after = 0;
   float* control = nullptr;  ///< ControlLayout; precedes grads in the same buffer
   ControlLayout control_layout;

@@ -35,7 +35,7 @@ struct Param {
   std::uint64_t steps = 0;   ///< trained in the first so many steps of a run; 0: in all
   std::uint32_t seed_index = 0;  ///< numbers the tensors in forward order; keys the initial values
 
-  /// In the step after `done`.
+  /// Whether it trains in the step after `done`.
   bool trains(std::uint64_t done = 0) const {
     return role == ParamRole::trained && (steps == 0 || done < steps);
   }

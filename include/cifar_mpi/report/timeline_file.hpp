@@ -34,7 +34,7 @@ void write_timeline(const DirectoryEntry& file, const Timeline& timeline);
 /// The file is untrusted. Throws Error{checkpoint} with a sentence unless its content is consistent.
 Timeline read_timeline(const DirectoryEntry& file);
 
-/// timeline.h5 of a run that trains: rewritten in the background each time steps are added. Rank 0 only.
+/// timeline.h5 of a run that trains: rewritten in the background each time steps are added or removed. Rank 0 only.
 ///
 /// It holds the last steps that fit into 64 MiB, at least those of the last `add`. If it cannot be written
 /// (disk full, folder gone), one warning is printed and the run continues.

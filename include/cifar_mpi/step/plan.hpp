@@ -96,7 +96,7 @@ struct StepKind {
   std::uint64_t frozen_at = 0;  ///< as TrainBinding::after; 0: all trained parameters have gradients
   bool operator==(const StepKind&) const = default;
 };
-/// Of the step after `done`. Only steps that sum gradients leave out those of frozen parameters, and only without
+/// The kind of the step after `done`. Only steps that sum gradients leave out those of frozen parameters, and only without
 /// --clip-norm, whose norm counts them.
 StepKind step_kind(const Plan& plan, std::uint64_t done);
 /// The network for these steps.

@@ -61,7 +61,8 @@ struct Blocks {
   Buffer facts;           ///< RankFacts
   Buffer decay_sums;
   HiddenMatrices hidden;
-  Buffer zeros;  ///< for tasks that clear the moves of a matrix, or the gradients of frozen parameters
+  Buffer
+      zeros;  ///< the source of tasks that clear the moves of a matrix or the gradients of frozen parameters
   Buffer gradient_norm;  ///< double, where gradients are clipped or there are summaries
   /// ValueCounts: of the layers that a tower observes, with space for those of each, and from param_counts on of all
   /// parameters and of the gradients of trained ones; with summaries only, as the next.

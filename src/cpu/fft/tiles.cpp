@@ -155,7 +155,7 @@ ImageShape vector_of(const ConvFft& conv) {
   return shape;
 }
 
-/// Prefetches the gradients and choices that the next call of transform_pooled reads: those of the next image. `at` is the
+/// Prefetches the gradients and choices of the next image, which this thread reads next unless a piece ends. `at` is the
 /// place of this call's gradients; the addresses may be invalid.
 void fetch_next(const ConvFft& conv, const ConvFftMemory& memory, std::size_t at) {
   constexpr std::size_t kLine = 64;

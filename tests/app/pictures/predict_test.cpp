@@ -61,7 +61,7 @@ TEST_F(Programs, RefuseToPredictWhatIsNoImage) {
   for (const std::string name : {"text.png", "missing.jpg", "torn.png"}) {
     const Outcome refused = run_command(predict + file(name));
     expect_refusal(refused, 3, name + "': ");
-    expect_refusal(refused, 3, "; give --predict a whole PNG or JPEG file");
+    expect_refusal(refused, 3, "; --predict takes readable, whole PNG and JPEG files");
   }
   expect_refusal(run_command(predict + file("text.png") + " --watch"), 2, "--watch");
 

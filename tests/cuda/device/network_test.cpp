@@ -131,6 +131,21 @@ TEST_F(CudaNetwork, HasTheReferenceGradientsOfRandomGraphs) {
   }
 }
 
+TEST_F(CudaNetwork, LeavesOutTheGradientsOfParametersThatNoLongerTrain) {
+  const auto backend = make_backend({});
+  std::size_t gradients = 0, shorter = 0;
+  for (std::uint64_t seed = 0; seed < 40; ++seed) {
+    SCOPED_TRACE(seed);
+    TrainingRun run(*backend,
+                    {.net = test::freezing_after(7, test::RandomNetwork(seed).make(), seed), .batch = 3});
+    const test::LeftOut left_out = test::expect_frozen_left_out(run, 7);
+    gradients += left_out.gradients;
+    shorter += left_out.tasks ? 1 : 0;
+  }
+  EXPECT_GT(gradients, 40u);
+  EXPECT_GT(shorter, 10u);
+}
+
 TEST_F(CudaNetwork, DistortsAsTheReference) {
   const auto backend = make_backend({});
   TrainingRun run(*backend,

@@ -49,7 +49,8 @@ namespace cifar_mpi::stand_in {
 /// Enqueues work on the stream, or adds it to the graph that the stream captures.
 void start(cudaStream_t stream, const char* name, std::function<void()> work);
 
-/// The same for work that waits for other ranks or for a thread of the host.
+/// The same for work that waits for other ranks or for a thread of the host; the backend's hold, which does so for at most
+/// 20 ms, may use the other.
 void start_collective(cudaStream_t stream, const char* name, std::function<void()> work);
 
 /// The same for work with scratch memory: it takes a while, and fails if something else writes there meanwhile.

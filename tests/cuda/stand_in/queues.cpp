@@ -182,7 +182,7 @@ void Queues::run(const Work& work, std::unique_lock<std::mutex>& lock) {
   broken_ = cudaErrorLaunchFailure;
 }
 
-/// After new entries. While memory is open, the GPU's thread looks for them by itself.
+/// Called after new entries. While memory is open, the GPU's thread looks for them by itself.
 void Queues::wake() {
   if (!open_) wanted_.notify_one();
 }
