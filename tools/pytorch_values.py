@@ -238,7 +238,7 @@ class Step:
         else:
             rate, keep = 0.1 * 0.1 ** ((t >= STEPS // 2) + (t >= STEPS * 3 // 4)), 0.9
         if name == "whitening/biases" and t >= 7:
-            rate, g = 0.0, g * 0  # frozen
+            rate, g, error = 0.0, g * 0, 2 * EPS * float(s.norm())  # frozen
         if not hidden:
             g = g + decay * w
         gathered = keep * s + g
