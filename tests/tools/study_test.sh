@@ -438,8 +438,10 @@ RefusesNonsense() {
   mkdir other
   cp file other/notes
   run 2 --out other
-  says "--out $here/other holds files, but no study; name an empty folder or one of a study, or a new one"
+  says "--out $here/other holds files, but no study; name a new or empty folder, or one of a study"
   holds_only other notes
+  touch other/study.json  # of a study whose first start measured nothing
+  run 0 --out other --seeds 1 --parts accuracy
   echo '{"format": "other"}' >other/raw.jsonl
   run 2 --out other
   says 'is not of a study of version 2'
