@@ -65,7 +65,7 @@ TEST_F(FaultyCluster, NodeThatGetsLessProcessorTimeIsNamedForThat) {
     return count_lines_with(said, "  node2 gets ") == 1 && count_lines_with(said, "in images_per_s") == 0;
   };
   const Outcome outcome = first_that(
-      names, [&] { return study(2, "--parts nodes --rounds 5", "slow:0:40", "true", "slow:0:20"); });
+      names, [&] { return study(2, "--parts nodes --rounds 6 --seconds 0.3", "slow:0:10", "true", "slow:0:5"); });
   if (outcome.code == 77) GTEST_SKIP() << outcome.output;
   EXPECT_EQ(outcome.code, 3) << outcome.output;
   EXPECT_EQ(count_lines_with(outcome.output, "less processor time than the median"), 1) << outcome.output;
