@@ -135,6 +135,19 @@ struct Forward {
   };
 };
 
+/// Copies of the constants of the first kCount reaches, because stores could alias the originals.
+template <class V, int kCount>
+struct Copied {
+  [[gnu::always_inline]] explicit Copied(const Reach* reaches) {
+    unrolled<kCount>([&](auto r) __attribute__((always_inline)) {
+      at[r] = reaches[r].at;
+      number[r] = broadcast_bits<V>(reaches[r].number);
+    });
+  }
+  std::ptrdiff_t at[kCount + 1];
+  BitsOf<V> number[kCount + 1];
+};
+
 template <class T>
 struct Backward {
   template <int kLanes>
@@ -147,19 +160,13 @@ struct Backward {
       return load_bytes<V>(choices) == number ? load<V>(from) : V{};
     }
 
-    /// The type fixes the number of windows, unless it is 0. (Constants are copied, because stores could
-    /// alias them.)
+    /// The type fixes the number of windows, unless it is 0.
     template <int kCount>
     [[gnu::always_inline]] static void gather(const Pool& pool, const Run& run, const T* from,
                                               const std::uint8_t* choices, T* to) {
       const Reach* const reaches = run.reaches.data();
       const std::size_t count = run.reaches.size();
-      std::ptrdiff_t at[kCount + 1];
-      BitsOf<V> number[kCount + 1];
-      unrolled<kCount>([&](auto r) __attribute__((always_inline)) {
-        at[r] = reaches[r].at;
-        number[r] = broadcast_bits<V>(reaches[r].number);
-      });
+      const Copied<V, kCount> own(reaches);
       const std::ptrdiff_t from_step = run.from_step, to_step = run.to_step;
       const int block = pool.block, length = run.length;
       for (int i = 0; i < length; ++i, from += from_step, choices += from_step, to += to_step) {
@@ -167,7 +174,7 @@ struct Backward {
           const int c = std::min(next, block - kLanes);
           V sum{};
           unrolled<kCount>([&](auto r) __attribute__((always_inline)) {
-            sum += taken(choices + at[r] + c, from + at[r] + c, number[r]);
+            sum += taken(choices + own.at[r] + c, from + own.at[r] + c, own.number[r]);
           });
           for (std::size_t r = 0; kCount == 0 && r < count; ++r) {
             const Reach& reach = reaches[r];
@@ -205,12 +212,7 @@ struct Scatter {
                                                const std::uint8_t* choices, T* to) {
       const Reach* const reaches = run.reaches.data();
       const std::size_t count = run.reaches.size();
-      std::ptrdiff_t at[kCount + 1];
-      BitsOf<V> number[kCount + 1];
-      unrolled<kCount>([&](auto r) __attribute__((always_inline)) {
-        at[r] = reaches[r].at;
-        number[r] = broadcast_bits<V>(reaches[r].number);
-      });
+      const Copied<V, kCount> own(reaches);
       const std::ptrdiff_t from_step = run.to_step, to_step = run.from_step;
       const int block = pool.block, length = run.length;
       for (int i = 0; i < length; ++i, from += from_step, choices += from_step, to += to_step) {
@@ -219,7 +221,7 @@ struct Scatter {
           const V grad = V{} + load<V>(from + c);  // a sum, as that of several windows
           const BitsOf<V> choice = load_bytes<V>(choices + c);
           unrolled<kCount>([&](auto r) __attribute__((always_inline)) {
-            store(to + at[r] + c, choice == number[r] ? grad : V{});
+            store(to + own.at[r] + c, choice == own.number[r] ? grad : V{});
           });
           for (std::size_t r = 0; kCount == 0 && r < count; ++r)
             store(to + reaches[r].at + c, choice == broadcast_bits<V>(reaches[r].number) ? grad : V{});
