@@ -91,6 +91,29 @@ template <class V>
 /// Prefetches the cache line of `at` into the L2 cache for reading or writing; the address may be invalid.
 [[gnu::always_inline]] inline void fetch(const void* at) { __builtin_prefetch(at, 0, 2); }
 
+/// Stores past the caches to an address that is a multiple of the vector's size, so that the cache line is not read first.
+/// finish_stores() makes these stores visible to other threads.
+template <class V>
+[[gnu::always_inline]] inline void store_past_caches(float* to, const V& values) {
+#if defined(__x86_64__)
+  V& there = *reinterpret_cast<V*>(to);
+  if constexpr (sizeof(V) == 64) {
+    asm volatile("vmovntps %1, %0" : "=m"(there) : "v"(values));
+  } else if constexpr (sizeof(V) == 32) {
+    asm volatile("vmovntps %1, %0" : "=m"(there) : "x"(values));
+  } else {
+    asm volatile("movntps %1, %0" : "=m"(there) : "x"(values));
+  }
+#else
+  store(to, values);
+#endif
+}
+inline void finish_stores() {
+#if defined(__x86_64__)
+  asm volatile("sfence" ::: "memory");
+#endif
+}
+
 /// Rounds like to_bf16.
 template <class V>
 [[gnu::always_inline]] inline void store(bf16* to, const V& values) {

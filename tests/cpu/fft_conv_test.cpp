@@ -5,6 +5,7 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "cifar_mpi/base/buffer.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "cpu/bf16.hpp"
 #include "cpu/conv.hpp"
@@ -132,8 +133,9 @@ class Fixture {
  private:
   float* take(const SpectraShape& spectra, int pieces) {
     // Only memory that was written may be read.
-    memory_.emplace_back(spectra.floats() * static_cast<std::size_t>(pieces), std::nanf(""));
-    return memory_.back().data();
+    memory_.push_back(allocate_host(spectra.floats() * static_cast<std::size_t>(pieces) * sizeof(float)));
+    std::ranges::fill(memory_.back().span<float>(), std::nanf(""));
+    return memory_.back().as<float>();
   }
 
   void for_each_value(const ImageShape& image, const auto& body) const {
@@ -174,7 +176,7 @@ class Fixture {
   }
 
   Precision precision_;
-  std::vector<std::vector<float>> memory_;
+  std::vector<Buffer> memory_;
 
  public:
   reference::ConvShape shape;
@@ -324,6 +326,29 @@ TEST_P(FftConv, GivesTheSameBitsWhenItTransformsTheImagesAgain) {
         EXPECT_EQ(found.y, wanted.y);
         EXPECT_EQ(found.grad_x, wanted.grad_x);
         EXPECT_EQ(found.grad_weights, wanted.grad_weights);
+      }
+    }
+  }
+}
+
+TEST_P(FftConv, GivesTheSameBitsWhenSpectraAreStoredPastTheCaches) {
+  for (const VectorSet set : vector_sets_here()) {
+    for (const Extent& in : {Extent{7, 7, 32}, {11, 17, 24}}) {
+      const Case c{12, in, 16, 3, false, 3, GetParam()};
+      const int block = in.channels % lanes_of(set) == 0 ? 0 : lanes_of(set);
+      const Fixture::Passes wanted = Fixture(c, set, Precision::fp32, block).run();
+      for (const int threads : {1, 3}) {
+        for (const int concurrent : {1, threads}) {
+          const testing::Threads with(threads);
+          Fixture past(c, set, Precision::fp32, block);
+          past.conv.least_past_caches = 0;
+          past.conv.concurrent = concurrent;
+          const Fixture::Passes found = past.run();
+          EXPECT_EQ(found.y, wanted.y);
+          EXPECT_EQ(found.grad_x, wanted.grad_x);
+          EXPECT_EQ(found.grad_weights, wanted.grad_weights);
+          EXPECT_EQ(found.grad_biases, wanted.grad_biases);
+        }
       }
     }
   }

@@ -4,6 +4,7 @@
 #include <exception>
 
 #include "cpu/parallel.hpp"
+#include "cpu/vectors.hpp"
 
 namespace cifar_mpi::cpu::fft {
 namespace {
@@ -34,6 +35,7 @@ TransformPlace place_of_taps(const ConvFft& conv, const SpectraShape& spectra, b
 /// The operands of the products of slots `first` to `last`.
 struct SlotProducts {
   Product product = nullptr;
+  Product real = nullptr;  ///< for slots of real values, whose imaginary parts nothing reads
   ProductShape shape;
   int first = 0;
   int last = 0;
@@ -51,13 +53,15 @@ void multiply_slots(const ConvFft& conv, const SlotProducts& p) {
   const int tile = conv.product_rows(), tiles = conv.product_tiles(shape.rows);
   const auto multiply_range = [&](Range range) {
     for (std::ptrdiff_t i = range.begin; i < range.end;) {
-      const std::ptrdiff_t slot = p.first + i / tiles, first = i % tiles;
+      const int slot = p.first + static_cast<int>(i / tiles);
+      const std::ptrdiff_t first = i % tiles;
       const std::ptrdiff_t count = std::min(tiles - first, range.end - i);
       ProductShape part = shape;
       part.first = static_cast<int>(first * tile);
       part.rows = static_cast<int>(std::min(count * tile, std::ptrdiff_t{shape.rows} - part.first));
       if (first + count < tiles) part.a.next = part.b.next = 0;  // the next slot belongs to another thread
-      p.product(part, p.a + slot * p.a_step, p.b + slot * p.b_step, p.c + slot * p.c_step);
+      (conv.is_real(slot) ? p.real : p.product)(part, p.a + slot * p.a_step, p.b + slot * p.b_step,
+                                                p.c + slot * p.c_step);
       i += count;
     }
   };
@@ -81,20 +85,15 @@ void multiply(const ConvFft& conv, Product product, const SpectraShape& a, const
                            {a.row_step(), 1, a.panel_step(), lanes * a.row_step(), a.slot_step()},
                            {0, b.row_step(), lanes * b.row_step(), b.panel_step(), b.slot_step()},
                            result_side(c)};
-  multiply_slots(
-      conv, {product, shape, 0, a.slots, from, a.slot_step(), weights, b.slot_step(), to, c.slot_step()});
+  multiply_slots(conv, {product, conv.real, shape, 0, a.slots, from, a.slot_step(), weights, b.slot_step(),
+                        to, c.slot_step()});
 }
 
 /// Operations of a pass over the batch; all three passes need the same number of multiplications.
 double products_flops(const ConvFft& conv) {
-  if (conv.winograd)
-    return 2.0 * conv.slots() * conv.batch * conv.tiles() * conv.src.extent.channels *
-           conv.dst.extent.channels;
-  ProductShape shape;
-  shape.rows = conv.batch * conv.tiles();
-  shape.columns = conv.dst.extent.channels;
-  shape.last_depth = conv.src.extent.channels;
-  return conv.slots() * product_flops(shape);
+  const double pairs = static_cast<double>(conv.src.extent.channels) * conv.dst.extent.channels;
+  const int real = conv.winograd ? conv.slots() : kRealSlots, complex = conv.slots() - real;
+  return (kRealFlops * real + kComplexFlops * complex) * conv.batch * conv.tiles() * pairs;
 }
 TransformFlops taps_flops(const ConvFft& conv) {
   const double pairs = static_cast<double>(conv.src.extent.channels) * conv.dst.extent.channels;
@@ -122,6 +121,11 @@ Bytes choices_of(const ConvFft& conv, const ConvFftMemory& memory) {
 
 Bytes spectra_of(const SpectraShape& shape, const float* spectra, int pieces) {
   return bytes_of(spectra, shape.floats() * static_cast<std::size_t>(pieces));
+}
+
+/// Whether spectra that a later task reads should be stored past the caches.
+bool outgrows_caches(const ConvFft& conv, const SpectraShape& shape, int pieces) {
+  return spectra_of(shape, nullptr, pieces).size >= conv.least_past_caches;
 }
 
 float* part_of(const SpectraShape& shape, float* spectra, int part) {
@@ -166,9 +170,10 @@ void multiply_gradients(const ConvFft& conv, const float* src_spectra, const Con
       {1, x.row_step(), static_cast<std::ptrdiff_t>(x.floats()), x.panel_step(), x.slot_step()},
       {0, g.row_step(), static_cast<std::ptrdiff_t>(g.floats()), g.panel_step(), g.slot_step()},
       result_side(w)};
-  multiply_slots(conv,
-                 {conv.recomputes ? conv.sum : conv.correlate, shape, first, last, src_spectra, x.slot_step(),
-                  memory.grad_dst_spectra, g.slot_step(), memory.grad_weights_spectra, w.slot_step()});
+  multiply_slots(
+      conv, {conv.recomputes ? conv.sum : conv.correlate, conv.recomputes ? conv.real_sum : conv.real, shape,
+             first, last, src_spectra, x.slot_step(), memory.grad_dst_spectra, g.slot_step(),
+             memory.grad_weights_spectra, w.slot_step()});
 }
 
 /// Number of parts of the weight gradient's products; outstanding collectives make progress after each. Each
@@ -211,10 +216,11 @@ void data_gradient_of_piece(const ConvFft& conv, const ConvFftMemory& memory, in
   const SpectraShape x = conv.src_spectra(), y = conv.dst_spectra();
   float* const spectra = part_of(y, memory.grad_dst_spectra, memory.keeps_grad_dst_spectra ? piece : scratch);
   const int first = piece * conv.samples;
+  const bool past_caches = memory.keeps_grad_dst_spectra && outgrows_caches(conv, y, conv.pieces());
   if (conv.pool != nullptr) {
-    transform_pooled(conv, memory, first, y, spectra);
+    transform_pooled(conv, memory, first, past_caches, y, spectra);
   } else {
-    transform(conv, {conv.dst, first, conv.gradient_reaches()}, memory.grad_dst, y, spectra);
+    transform(conv, {conv.dst, first, conv.gradient_reaches(), past_caches}, memory.grad_dst, y, spectra);
   }
   if (memory.grad_src == nullptr) return;
   float* const product = part_of(x, memory.product, scratch);
@@ -232,12 +238,12 @@ ConvFft with_kernels(ConvFft conv, engine::Precision precision) {
   conv.tile = tiling.tile;
   conv.tiles_reaching = tiles_of(conv, true);
   conv.tiles_inside = tiles_of(conv, false);
+  conv.real = product_for(conv.set, ProductKind::real);
+  conv.real_sum = product_for(conv.set, ProductKind::real_sum);
   if (conv.winograd) {
     conv.reaching = winograd_transforms(WinogradPart::reach, conv.set, precision);
     conv.inside = winograd_transforms(WinogradPart::tile, conv.set, precision);
     conv.taps = winograd_transforms(WinogradPart::taps, conv.set, engine::Precision::fp32);
-    conv.correlate = conv.convolve = product_for(conv.set, ProductKind::real);
-    conv.sum = product_for(conv.set, ProductKind::real_sum);
     return conv;
   }
   conv.reaching = conv.inside = transforms_for(conv.length, conv.set, precision);
@@ -252,11 +258,13 @@ Task plan_fft_weights(const std::string& name, const ConvFft& conv, const float*
                       const ConvFftMemory& memory) {
   // Ordered by row within a vector of channels, because transposed weights that are neighbours in memory are
   // read next.
-  const auto transform_taps = [conv, weights](const SpectraShape& shape, std::ptrdiff_t row_step,
-                                              std::ptrdiff_t lane_step, bool rotated, float* to,
-                                              std::ptrdiff_t item) {
+  const bool past_caches = outgrows_caches(conv, conv.weight_spectra(), 1);
+  const auto transform_taps = [conv, weights, past_caches](const SpectraShape& shape, std::ptrdiff_t row_step,
+                                                           std::ptrdiff_t lane_step, bool rotated, float* to,
+                                                           std::ptrdiff_t item) {
     TransformPlace place = place_of_taps(conv, shape, rotated);
     place.lane_step = lane_step;
+    place.past_caches = past_caches;
     const std::ptrdiff_t row = item % shape.rows, c = item / shape.rows * conv.lanes();
     place.lanes = static_cast<int>(std::min<std::ptrdiff_t>(conv.lanes(), shape.channels - c));
     conv.taps.forward(place, as_bytes(weights + first_tap(conv, rotated) + row * row_step + c * lane_step),
@@ -267,19 +275,22 @@ Task plan_fft_weights(const std::string& name, const ConvFft& conv, const float*
   task.cost.flops = taps_flops(conv).forward * (memory.transposed_weights != nullptr ? 2.0 : 1.0);
   if (memory.transposed_weights != nullptr)
     task.writes.push_back(spectra_of(conv.transposed_spectra(), memory.transposed_weights, 1));
-  task.start = [conv, memory, transform_taps](Lane&) {
+  task.start = [conv, memory, past_caches, transform_taps](Lane&) {
     const SpectraShape plain = conv.weight_spectra(), transposed = conv.transposed_spectra();
     const std::ptrdiff_t outputs = conv.dst.extent.channels;
     const std::ptrdiff_t of_plain = std::ptrdiff_t{plain.rows} * plain.panels();
     const std::ptrdiff_t of_transposed =
         memory.transposed_weights == nullptr ? 0 : std::ptrdiff_t{transposed.rows} * transposed.panels();
-    parallel_for(of_plain + of_transposed, [&](std::ptrdiff_t i) {
-      if (i < of_plain) {
-        transform_taps(plain, outputs, 1, false, memory.weights, i);
-      } else {
-        transform_taps(transposed, 1, outputs, conv.gradient_reaches(), memory.transposed_weights,
-                       i - of_plain);
+    parallel_ranges(of_plain + of_transposed, [&](Range range) {
+      for (std::ptrdiff_t i = range.begin; i < range.end; ++i) {
+        if (i < of_plain) {
+          transform_taps(plain, outputs, 1, false, memory.weights, i);
+        } else {
+          transform_taps(transposed, 1, outputs, conv.gradient_reaches(), memory.transposed_weights,
+                         i - of_plain);
+        }
       }
+      if (past_caches) finish_stores();
     });
   };
   return task;
@@ -302,12 +313,13 @@ Task plan_fft_forward(const std::string& name, const ConvFft& conv, const ConvFf
   }
   task.cost.flops = images_flops(conv, conv.src, true).forward + products_flops(conv) +
                     images_flops(conv, conv.dst, false).inverse;
+  const bool past_caches = memory.keeps_src_spectra && outgrows_caches(conv, x, conv.pieces());
   task.start = [=](Lane& lane) {
     for_each_piece(conv, lane, [&](int piece, int scratch) {
       float* const spectra = part_of(x, memory.src_spectra, memory.keeps_src_spectra ? piece : scratch);
       float* const product = part_of(y, memory.product, scratch);
       const int first = piece * conv.samples;
-      transform(conv, {conv.src, first, true}, memory.src, x, spectra);
+      transform(conv, {conv.src, first, true, past_caches}, memory.src, x, spectra);
       multiply(conv, conv.correlate, x, spectra, w, memory.weights, y, product);
       if (conv.pool != nullptr) {
         transform_back_pooled(conv, memory, first, y, product, biases);

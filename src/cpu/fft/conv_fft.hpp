@@ -99,12 +99,17 @@ struct ConvFft {
   bool relu = false;                      ///< at the end of the forward pass
   std::shared_ptr<const PoolAfter> pool;  ///< after the ReLU; null: none
   bool winograd = false;                  ///< F(4x4, 3x3), see winograd.hpp: `kernel` is 3
+  /// Spectra for a later task that have at least so many bytes are stored past the caches. That took 0.977 of the time
+  /// of a step of `fast94` (batch 256, one thread of Zen 5).
+  std::size_t least_past_caches = std::size_t{16} << 20;
   Transforms reaching;  ///< of tiles with what they reach; with_kernels sets this and all later members
   Transforms inside;    ///< of tiles alone
   Transforms taps;
   Product correlate = nullptr;
   Product convolve = nullptr;
   Product sum = nullptr;
+  Product real = nullptr;      ///< instead of correlate and convolve in slots of real values
+  Product real_sum = nullptr;  ///< instead of sum
   int length = 0;
   int tile = 0;                                    ///< places a side; at least the image's size: no cut
   std::vector<Tile> tiles_reaching, tiles_inside;  ///< of an image, in rows
@@ -116,6 +121,7 @@ struct ConvFft {
   int tiles() const { return (src.extent.height + tile - 1) / tile * tiles_across(); }  ///< of an image
   int slots() const { return winograd ? length * length : slots_of(length); }
   int parts() const { return winograd ? 1 : 2; }  ///< of a value in a slot
+  bool is_real(int slot) const { return winograd || is_real_slot(length, slot); }
   /// Size of the transformed result.
   float scale() const { return winograd ? 1.0f : 0.5f / static_cast<float>(length * length); }
   int lanes() const { return lanes_of(set); }
@@ -132,7 +138,7 @@ struct ConvFft {
     return static_cast<std::size_t>(dst.extent.height * dst.extent.width * lanes()) * dst.value_bytes;
   }
   /// Rows that a product computes at once, and the multiple of that in `rows`.
-  int product_rows() const { return winograd ? rows_of_real_tile(lanes()) : rows_of_tile(lanes()); }
+  int product_rows() const { return rows_of_real_tile(lanes()); }
   int product_tiles(int rows) const { return (rows + product_rows() - 1) / product_rows(); }
   /// Values of a piece.
   SpectraShape src_spectra() const {
@@ -215,7 +221,8 @@ constexpr int padding_before(int kernel) { return (kernel - 1) / 2; }
 struct PieceImages {
   const ImageShape& shape;
   int first = 0;
-  bool reaches = false;  ///< tiles include what their outputs read beyond their edges, and are added
+  bool reaches = false;      ///< tiles include what their outputs read beyond their edges, and are added
+  bool past_caches = false;  ///< how the spectra are stored
 };
 
 void transform(const ConvFft& conv, const PieceImages& piece, const std::byte* images,
@@ -226,7 +233,7 @@ void transform_back(const ConvFft& conv, const PieceImages& piece, const Spectra
 
 /// The same of the convolution's output if a pooling follows: from the gradients of pooled values, and to pooled
 /// values.
-void transform_pooled(const ConvFft& conv, const ConvFftMemory& memory, int first,
+void transform_pooled(const ConvFft& conv, const ConvFftMemory& memory, int first, bool past_caches,
                       const SpectraShape& spectra, float* to);
 void transform_back_pooled(const ConvFft& conv, const ConvFftMemory& memory, int first,
                            const SpectraShape& spectra, const float* from, const float* biases);

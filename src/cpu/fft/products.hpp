@@ -68,9 +68,8 @@ constexpr int rows_of_tile(int lanes) { return lanes == 16 ? 8 : 3; }
 /// Rows of C that products of real matrices compute at once; the last ones may be fewer.
 constexpr int rows_of_real_tile(int lanes) { return lanes == 16 ? 16 : 12; }
 
-/// Floating-point operations of one product: three real ones, an addition and a multiplication each.
-constexpr double product_flops(const ProductShape& shape) {
-  return 6.0 * shape.rows * shape.columns * ((shape.pieces - 1.0) * shape.depth + shape.last_depth);
-}
+/// Floating-point operations of a product for each element of C and each k: an addition and a multiplication, and those
+/// of three real products.
+inline constexpr double kRealFlops = 2.0, kComplexFlops = 6.0;
 
 }  // namespace cifar_mpi::cpu::fft

@@ -118,9 +118,11 @@ void transform_run(const ConvFft& conv, const PieceImages& piece, const TileRun&
                    const SpectraShape& spectra, float* to) {
   const Transforms& transforms = piece.reaches ? conv.reaching : conv.inside;
   for_each_tile(conv, piece.shape, spectra, piece.reaches, run,
-                [&](std::ptrdiff_t row, const TransformPlace& place, std::size_t at, const Tile&) {
+                [&](std::ptrdiff_t row, TransformPlace& place, std::size_t at, const Tile&) {
+                  place.past_caches = piece.past_caches;
                   transforms.forward(place, image + at, to + spectra.at(row, run.channel));
                 });
+  if (piece.past_caches) finish_stores();
 }
 
 void transform_run_back(const ConvFft& conv, const PieceImages& piece, const TileRun& run,
@@ -194,7 +196,7 @@ void transform_back(const ConvFft& conv, const PieceImages& piece, const Spectra
   }
 }
 
-void transform_pooled(const ConvFft& conv, const ConvFftMemory& memory, int first,
+void transform_pooled(const ConvFft& conv, const ConvFftMemory& memory, int first, bool past_caches,
                       const SpectraShape& spectra, float* to) {
   const ImageShape vector = vector_of(conv), stored = conv.stored_dst();
   for_all_vectors(conv, spectra, [&](const TileRun& run) {
@@ -202,7 +204,7 @@ void transform_pooled(const ConvFft& conv, const ConvFftMemory& memory, int firs
     const std::size_t at = stored.offset(first + run.image, run.channel);
     fetch_next(conv, memory, at);
     conv.pool->block.backward(memory.grad_dst + at, memory.choices + at / stored.value_bytes, scratch);
-    transform_run(conv, {vector, 0, conv.gradient_reaches()}, run, scratch, spectra, to);
+    transform_run(conv, {vector, 0, conv.gradient_reaches(), past_caches}, run, scratch, spectra, to);
   });
 }
 

@@ -26,6 +26,7 @@ struct TransformPlace {
   std::ptrdiff_t im_step = 0;        ///< from real to imaginary parts
   std::ptrdiff_t image_next = 0;     ///< to the image of a later call, which is prefetched
   std::ptrdiff_t spectrum_next = 0;  ///< the same for its spectrum
+  bool past_caches = false;          ///< how the spectrum is stored; its parts are aligned vectors
 };
 
 /// Applied to each value of an image on output: times `scale`, + the lane's bias, + the present value in the

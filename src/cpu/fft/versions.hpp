@@ -35,7 +35,10 @@ struct There {
           },
           [&](int slot, const auto&... parts) __attribute__((always_inline)) {
             float* to = spectrum + slot * place.slot_step;
-            ((fetch(to + place.spectrum_next), store(to, parts), to += place.im_step), ...);
+            ((place.past_caches ? store_past_caches(to, parts)
+                                : (fetch(to + place.spectrum_next), store(to, parts)),
+              to += place.im_step),
+             ...);
           });
     }
 
