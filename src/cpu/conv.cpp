@@ -102,13 +102,15 @@ bool has_kernels_for_planes(const Planning& planning, const model::Conv2d& layer
   return !affine.kernels.forward.is_reference() && !affine.kernels.weight_gradient.is_reference();
 }
 
-/// Blocks where they are faster, see conv.hpp. `pads`: also where up to a quarter of the stored channels is padding.
+/// Blocks where they are faster, see conv.hpp. `transforms`: for our convolutions by transforms, which take blocks in bf16
+/// too, and where up to a quarter of the stored channels is padding.
 memory::format_tag format_of(const Planning& planning, const model::Conv2d& layer, const AffinePlace& place,
-                             bool pads) {
+                             bool transforms) {
   const int block = widest_block(), in = place.in.channels, stored = (in + block - 1) / block * block;
-  const bool fits =
-      layer.kernel == 3 && (pads ? 3 * stored <= 4 * in : stored == in) && place.out.channels % block == 0;
-  if (!fits || planning.precision == engine::Precision::bf16) return memory::format_tag::nhwc;
+  const bool fits = layer.kernel == 3 && (transforms ? 3 * stored <= 4 * in : stored == in) &&
+                    place.out.channels % block == 0;
+  if (!fits || (!transforms && planning.precision == engine::Precision::bf16))
+    return memory::format_tag::nhwc;
   return block == 16 ? memory::format_tag::nChw16c : memory::format_tag::nChw8c;
 }
 
@@ -193,9 +195,9 @@ PlannedGroupPtr plan_conv_group(Planning& planning, const engine::Chain& chain) 
   const bool first = !place.wants_grad_src && has_kernels_for_planes(planning, *layer, place);
   // One-channel images are NHWC in any order.
   place.choose_dst = first && !(place.src == nhwc);
-  const AffinePlace padded = with_format(planning, place, format_of(planning, *layer, place, true));
+  const AffinePlace in_blocks = with_format(planning, place, format_of(planning, *layer, place, true));
   const auto* const pool = chain.as<model::MaxPool>(place.relu ? 2 : 1);
-  if (PlannedGroupPtr by_fft = plan_fft_group(planning, *layer, padded, pool)) return by_fft;
+  if (PlannedGroupPtr by_fft = plan_fft_group(planning, *layer, in_blocks, pool)) return by_fft;
   place = with_format(planning, place, format_of(planning, *layer, place, false));
   if (PlannedGroupPtr fused = plan_conv_pool_group(planning, chain, place)) return fused;
 
