@@ -222,29 +222,36 @@ TEST(FftNetwork, PoolsWhatItComputesWithTheReferenceGradientsAndDeclaresEveryByt
     for (const auto& [side, channels, relu, pool] :
          {std::tuple{7, 24, false, halves}, {7, 32, true, halves}, {17, 24, true, {"pool", 3, 2}}}) {
       const model::NetSpec net = network_with_pool(side, channels, relu, pool);
-      for (const int batch : {2, 24}) {
-        for (const int threads : {1, 2, 5}) {
-          SCOPED_TRACE(
-              concat(side, " pixels, ", channels, " channels, batch ", batch, ", ", threads, " threads"));
-          const RunSpec spec{.net = net, .batch = batch, .threads = threads, .conv = conv};
-          NetworkRun run(spec);
-          EXPECT_TRUE(goes_by(run, "second + pool", conv == ConvMethod::fft ? "FFT" : "Winograd"))
-              << run.tower->plan_text();
-          const auto wanted = run.wanted();
-          run.run(run.gradient_program());
-          test::expect_reference_gradients(run, wanted, tolerance(net));
-          const auto found = NetworkRun(spec).results(RunnerKind::audit);
-          EXPECT_TRUE(found == NetworkRun(spec).results(RunnerKind::lanes));
-          if (threads > 1) continue;
-          RunSpec apart = spec;
-          apart.net = network_with_pool(side, channels, relu, pool, true);
-          NetworkRun unfused(apart);
-          EXPECT_TRUE(goes_by(unfused, "second", conv == ConvMethod::fft ? "FFT" : "Winograd"))
-              << unfused.tower->plan_text();
-          unfused.run(unfused.gradient_program());
-          EXPECT_EQ(unfused.loss(), run.loss());
-          EXPECT_TRUE(unfused.logical(unfused.grads()) == run.logical(run.grads())) << "bit by bit";
-        }
+      for (const auto& [batch, threads, precision] : {std::tuple{2, 1, Precision::fp32},
+                                                      {2, 2, Precision::fp32},
+                                                      {2, 5, Precision::fp32},
+                                                      {24, 1, Precision::fp32},
+                                                      {24, 2, Precision::fp32},
+                                                      {24, 5, Precision::fp32},
+                                                      {2, 1, Precision::bf16},
+                                                      {24, 2, Precision::bf16}}) {
+        if (precision == Precision::bf16 && !has_bf16()) continue;
+        SCOPED_TRACE(concat(side, " pixels, ", channels, " channels, batch ", batch, ", ", threads,
+                            " threads, ", to_string(precision)));
+        const RunSpec spec{
+            .net = net, .batch = batch, .precision = precision, .threads = threads, .conv = conv};
+        NetworkRun run(spec);
+        EXPECT_TRUE(goes_by(run, "second + pool", conv == ConvMethod::fft ? "FFT" : "Winograd"))
+            << run.tower->plan_text();
+        const auto wanted = run.wanted();
+        run.run(run.gradient_program());
+        if (precision == Precision::fp32) test::expect_reference_gradients(run, wanted, tolerance(net));
+        const auto found = NetworkRun(spec).results(RunnerKind::audit);
+        EXPECT_TRUE(found == NetworkRun(spec).results(RunnerKind::lanes));
+        if (threads > 1) continue;
+        RunSpec apart = spec;
+        apart.net = network_with_pool(side, channels, relu, pool, true);
+        NetworkRun unfused(apart);
+        EXPECT_TRUE(goes_by(unfused, "second", conv == ConvMethod::fft ? "FFT" : "Winograd"))
+            << unfused.tower->plan_text();
+        unfused.run(unfused.gradient_program());
+        EXPECT_EQ(unfused.loss(), run.loss());
+        EXPECT_TRUE(unfused.logical(unfused.grads()) == run.logical(run.grads())) << "bit by bit";
       }
     }
   }
