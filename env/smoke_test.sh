@@ -11,7 +11,8 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 # shellcheck source=env/mpirun.sh
 . "$(dirname "${BASH_SOURCE[0]}")/mpirun.sh"
-export OMPI_MCA_btl='^tcp'  # one machine needs shared memory alone
+# shellcheck source=env/one_machine.sh
+. "$(dirname "${BASH_SOURCE[0]}")/one_machine.sh"
 "$bin/cifar_mpi_train" --check-build
 "$bin/cifar_mpi_pack" --synthetic 640 --out "$work/set.h5"
 "$bin/cifar_mpi_train" --data "$work/set.h5" --run-dir "$work/run" --batch-size 32 --steps 20

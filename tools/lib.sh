@@ -127,8 +127,9 @@ run_ranks() {
   [ -z "${own_group-}" ] || set -m
   (
     [ "$ranks" -le "$(nproc)" ] || export OMPI_MCA_mpi_yield_when_idle=1
-    # one machine needs shared memory alone; without tcp, OpenMPI 5 does not warn about a missing network
-    OMPI_MCA_btl='^tcp' exec "${mpirun:-mpirun}" -np "$ranks" "$@" </dev/null
+    # shellcheck source=env/one_machine.sh
+    . "$root/env/one_machine.sh"
+    exec "${mpirun:-mpirun}" -np "$ranks" "$@" </dev/null
   ) &
   child=$!
   set +m

@@ -39,7 +39,9 @@ class Fault : public testing::Test {
             {"OMPI_MCA_hwloc_base_binding_policy", "none"},
             {"PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe"},
             {"PRTE_MCA_hwloc_default_binding_policy", "none"},
-            {"OMPI_MCA_btl", "^tcp"},
+            {"OMPI_MCA_pml", "ob1"},
+            {"OMPI_MCA_btl", "^tcp,uct,ofi,openib"},
+            {"HWLOC_PLUGINS_PATH", "/nonexistent"},
             {"OMPI_MCA_odls_base_sigkill_timeout", "1"},
             {"OMP_NUM_THREADS", "1"}};
   }

@@ -265,11 +265,10 @@ TEST_F(Links, LeadARunThatTrainsToNoOtherOne) {
 }
 
 TEST_F(Links, LeadTheProgramsToNoOtherRun) {
-  const std::string go =
-      concat(". ", kRoot,
-             "/env/mpirun.sh; export OMPI_MCA_btl=^tcp OMP_NUM_THREADS=1; unset CIFAR_MPI_DATA; "
-             "cd ",
-             dir_.path(), "; ", kBin);
+  const std::string go = concat(". ", kRoot, "/env/mpirun.sh; . ", kRoot,
+                                "/env/one_machine.sh; export OMP_NUM_THREADS=1; unset CIFAR_MPI_DATA; "
+                                "cd ",
+                                dir_.path(), "; ", kBin);
   ASSERT_EQ(to_string(try_program(go + "/cifar_mpi_pack --synthetic 64 --force --out data.h5").end),
             std::string("read"));
   std::string seen;

@@ -86,9 +86,9 @@ class HostileRun : public Hostile {
   static void TearDownTestSuite() { home_.reset(); }
   static std::string home(const std::string& name) { return *home_ / name; }
   static std::string train(const std::string& more) {
-    return concat(". ", kSourceRoot,
-                  "/env/mpirun.sh; export OMPI_MCA_btl=^tcp OMP_NUM_THREADS=1; unset CIFAR_MPI_DATA; ",
-                  kPrograms, "/cifar_mpi_train --batch-size 8 --steps 2 --threads 1 ", more);
+    return concat(". ", kSourceRoot, "/env/mpirun.sh; . ", kSourceRoot,
+                  "/env/one_machine.sh; export OMP_NUM_THREADS=1; unset CIFAR_MPI_DATA; ", kPrograms,
+                  "/cifar_mpi_train --batch-size 8 --steps 2 --threads 1 ", more);
   }
 
  private:
@@ -164,9 +164,9 @@ TEST_F(HostileRun, CheckpointToEvaluate) {
         }
       },
       [&](const std::string& folder) {
-        return try_program(concat(
-            ". ", kSourceRoot, "/env/mpirun.sh; export OMPI_MCA_btl=^tcp OMP_NUM_THREADS=1; cd ", folder,
-            " && ", kPrograms, "/cifar_mpi_eval file.h5 --threads 1 --data ", home("data.h5")));
+        return try_program(concat(". ", kSourceRoot, "/env/mpirun.sh; . ", kSourceRoot,
+                                  "/env/one_machine.sh; export OMP_NUM_THREADS=1; cd ", folder, " && ",
+                                  kPrograms, "/cifar_mpi_eval file.h5 --threads 1 --data ", home("data.h5")));
       });
 }
 
@@ -178,9 +178,10 @@ TEST_F(HostileRun, ResultOfABenchmark) {
         if (seed > 0) put_no_file(folder + "/result.json", dice, secret_);
       },
       [&](const std::string& folder) {
-        return try_program(concat(
-            ". ", kSourceRoot, "/env/mpirun.sh; export OMPI_MCA_btl=^tcp OMP_NUM_THREADS=1; cd ", folder,
-            " && ", kPrograms, "/cifar_mpi_bench allreduce --sizes 4K --seconds 0.01 --json result.json"));
+        return try_program(concat(". ", kSourceRoot, "/env/mpirun.sh; . ", kSourceRoot,
+                                  "/env/one_machine.sh; export OMP_NUM_THREADS=1; cd ", folder, " && ",
+                                  kPrograms,
+                                  "/cifar_mpi_bench allreduce --sizes 4K --seconds 0.01 --json result.json"));
       });
 }
 

@@ -8,7 +8,7 @@ set -euo pipefail
 clone="$here/a clone"
 mkdir "$clone" "$clone/tools" "$clone/env"
 cp "$root"/tools/{lib.sh,quickstart,run_tests} "$clone/tools/"
-cp "$root"/env/{mpirun,shared_files}.sh "$clone/env/"
+cp "$root"/env/{mpirun,one_machine,shared_files}.sh "$clone/env/"
 export CIFAR_MPI_NO_INSTALL=1
 stand_in "$fake/cmake" <<<'[ "$1" = --build ] || touch "${4:?}/CMakeCache.txt"; echo "[1/1] Building"; [ ! -e "$calls.broken" ]'
 stand_in "$fake/mpirun" <<<'shift 2; "$@"'
