@@ -3,7 +3,7 @@ set -euo pipefail
 # shellcheck source=tests/tools/check.sh
 . "$(dirname "${BASH_SOURCE[0]}")/check.sh"
 
-command -v python3 >/dev/null || { echo 'no python3 here'; exit 77; }
+need_python
 
 # A program whose runs end at 93.5 % and half a percent more for each further seed. It fails while there is a file `broken`.
 programs() {

@@ -3,7 +3,7 @@ set -euo pipefail
 # shellcheck source=tests/tools/check.sh
 . "$(dirname "${BASH_SOURCE[0]}")/check.sh"
 
-command -v python3 >/dev/null || { echo 'no python3 here'; exit 77; }
+need_python
 compare=$root/tools/compare_pytorch
 
 # A program of 300 images/s, and a Python whose variants make 200, but without oneDNN 50.

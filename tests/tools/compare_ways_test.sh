@@ -4,7 +4,7 @@ set -euo pipefail
 # shellcheck source=tests/tools/check.sh
 . "$(dirname "${BASH_SOURCE[0]}")/check.sh"
 
-command -v python3 >/dev/null || { echo 'no python3 here'; exit 77; }
+need_python
 compare=$here/tree/tools/compare_ways
 
 # A tree in which a batch takes 40 ms on one rank. All-reduce ends at 40 %, asynchronous steps are three times as many and end at

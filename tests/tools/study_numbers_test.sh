@@ -3,7 +3,7 @@ set -euo pipefail
 # shellcheck source=tests/tools/check.sh
 . "$(dirname "${BASH_SOURCE[0]}")/check.sh"
 
-command -v python3 >/dev/null || { echo 'no python3 here'; exit 77; }
+need_python
 
 KnowsTheStatistics() {
   # order statistics of the median, and Student's distribution, from published tables

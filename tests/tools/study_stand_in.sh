@@ -1,6 +1,6 @@
 # shellcheck shell=bash disable=SC2016,SC2034,SC2154
 # Sourced by the tests of tools/study, after check.sh: stand-ins for mpirun and the programs.
-command -v python3 >/dev/null || { echo 'no python3 here'; exit 77; }
+need_python
 study=$root/tools/study
 
 # Programs that compute 100 images/s per node with a spread of 1 %, on links of 10 Gbit/s. The folder `faults` changes them:
@@ -17,9 +17,9 @@ export HOSTS=${hosts//:[0-9]/} RANKS=$ranks
 for node in ${HOSTS//,/ }; do [ ! -e "faults/$node.dead" ] || { echo "no way to $node"; exit 205; }; done
 exec "$@"
 EOS
-  # it starts hundreds of times: the interpreter itself, not a script that looks for it, and without its site
-  { echo "#!$(python3 -c 'import sys; print(sys.executable)') -SE"; cat; } >"$fake/build/cifar_mpi_bench" <<'EOS'
-import json, os, random, sys
+  # it starts hundreds of times: without its site and the module json
+  { echo "#!$(readlink "$fake/python3") -SE"; cat; } >"$fake/build/cifar_mpi_bench" <<'EOS'
+import os, random, sys
 args = dict(zip(sys.argv[2::2], sys.argv[3::2]))
 hosts = os.environ["HOSTS"].split(",")
 def fault(name, usual):
@@ -54,7 +54,7 @@ else:
     rate = min(float(fault(f"{name}.link", 10)) for name in hosts + ["+".join(hosts)])
     lines = [{"format": "cifar_mpi links", "version": 1, "nodes": len(hosts), "message_bytes": [8, 16], "message_us": [20.0, 21.0],
               "bandwidth_gbit_s": rate * noise(), "memory_gb_s": 8.0}]
-open(args["--json"], "w").write("".join(json.dumps(line) + "\n" for line in lines))
+open(args["--json"], "w").write("".join(str(line).replace("'", '"') + "\n" for line in lines))
 EOS
   stand_in "$fake/build/cifar_mpi_train" <<'EOS'
 for word; do

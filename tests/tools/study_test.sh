@@ -446,7 +446,6 @@ RefusesNonsense() {
   run 2 --out other
   says 'is not of a study of version 2'
   rm "$fake/mpirun"
-  ln -s "$(python3 -c 'import sys; print(sys.executable)')" "$fake/python3"
   ln -s "$(command -v env)" "$fake/env"
   PATH=$fake ends_with 2 "$study" --build "$fake/build" --launcher mpirun
   says 'there is no mpirun here; load the module of MPI'
