@@ -16,21 +16,24 @@ namespace {
 
 using namespace batch_norm;
 
-/// `Loop` for the widest spans that fit both layouts; rare layouts have narrow ones, because each takes seconds to
-/// compile.
+/// `Loop` for the widest spans that fit both layouts and the vectors; rare layouts have narrow ones, because each takes
+/// seconds to compile. With spans wider than the vectors, compilers take selections apart into single values.
 template <template <class> class Loop, class T>
 auto choose_span(const BatchNormShape& shape) {
   constexpr bool kFp32 = std::is_same_v<T, float>;
+  const int lanes = lanes_of(vector_sets_here().back());
   const auto fits = [&](int values) {
     return shape.src_block % values == 0 && shape.dst_block % values == 0;
   };
-  if (fits(kFp32 ? 16 : 32)) return best_version<Loop<Span<T, 16, 1>>>();
+  using One = Loop<Span<T, 1, 1>>;
+  using Eight = Loop<Span<T, kFp32 ? 8 : 4, 1>>;
+  if (fits(kFp32 ? lanes : 2 * lanes))
+    return best_version<Loop<Span<T, 4, 1>>, Loop<Span<T, 8, 1>>, Loop<Span<T, 16, 1>>>();
   if constexpr (!kFp32) {
-    const bool blocks_of_16 = shape.src_block == 16 && shape.dst_block == 16;
-    if (blocks_of_16 && shape.pixels % 2 == 0) return best_version<Loop<Span<T, 16, 2>>>();
+    const bool pairs = shape.src_block == lanes && shape.dst_block == lanes && shape.pixels % 2 == 0;
+    if (pairs && lanes > 4) return best_version<One, Loop<Span<T, 8, 2>>, Loop<Span<T, 16, 2>>>();
   }
-  if (fits(8)) return best_version<Loop<Span<T, kFp32 ? 8 : 4, 1>>>();
-  return best_version<Loop<Span<T, 1, 1>>>();
+  return fits(8) ? best_version<One, Eight>() : best_version<One>();
 }
 
 template <template <class> class Loop>
