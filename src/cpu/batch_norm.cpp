@@ -16,21 +16,24 @@ namespace {
 
 using namespace batch_norm;
 
-/// `Loop` for the widest spans that fit both layouts; rare layouts have narrow ones, because each takes seconds to
-/// compile.
+/// `Loop` for the widest spans that fit both layouts and the vectors; rare layouts have narrow ones, because each takes
+/// seconds to compile. With spans wider than the vectors, compilers take selections apart into single values.
 template <template <class> class Loop, class T>
 auto choose_span(const BatchNormShape& shape) {
   constexpr bool kFp32 = std::is_same_v<T, float>;
+  const int lanes = lanes_of(vector_sets_here().back());
   const auto fits = [&](int values) {
     return shape.src_block % values == 0 && shape.dst_block % values == 0;
   };
-  if (fits(kFp32 ? 16 : 32)) return best_version<Loop<Span<T, 16, 1>>>();
+  using One = Loop<Span<T, 1, 1>>;
+  using Eight = Loop<Span<T, kFp32 ? 8 : 4, 1>>;
+  if (fits(kFp32 ? lanes : 2 * lanes))
+    return best_version<Loop<Span<T, 4, 1>>, Loop<Span<T, 8, 1>>, Loop<Span<T, 16, 1>>>();
   if constexpr (!kFp32) {
-    const bool blocks_of_16 = shape.src_block == 16 && shape.dst_block == 16;
-    if (blocks_of_16 && shape.pixels % 2 == 0) return best_version<Loop<Span<T, 16, 2>>>();
+    const bool pairs = shape.src_block == lanes && shape.dst_block == lanes && shape.pixels % 2 == 0;
+    if (pairs && lanes > 4) return best_version<One, Loop<Span<T, 8, 2>>, Loop<Span<T, 16, 2>>>();
   }
-  if (fits(8)) return best_version<Loop<Span<T, kFp32 ? 8 : 4, 1>>>();
-  return best_version<Loop<Span<T, 1, 1>>>();
+  return fits(8) ? best_version<One, Eight>() : best_version<One>();
 }
 
 template <template <class> class Loop>
@@ -39,17 +42,27 @@ auto choose(const BatchNormLayer& layer) {
                                                     : choose_span<Loop, float>(layer.shape);
 }
 
-template <template <class, bool> class Loop>
+template <template <class, Activation> class Loop>
 struct With {
   template <class S>
-  using Yes = Loop<S, true>;
+  using None = Loop<S, Activation::none>;
   template <class S>
-  using No = Loop<S, false>;
+  using Relu = Loop<S, Activation::relu>;
+  template <class S>
+  using Silu = Loop<S, Activation::silu>;
 };
 
-template <template <class, bool> class Loop>
-auto choose_with(bool yes, const BatchNormLayer& layer) {
-  return yes ? choose<With<Loop>::template Yes>(layer) : choose<With<Loop>::template No>(layer);
+template <template <class, Activation> class Loop>
+auto choose_with(Activation then, const BatchNormLayer& layer) {
+  switch (then) {
+    case Activation::relu:
+      return choose<With<Loop>::template Relu>(layer);
+    case Activation::silu:
+      return choose<With<Loop>::template Silu>(layer);
+    case Activation::none:
+      break;
+  }
+  return choose<With<Loop>::template None>(layer);
 }
 
 /// The moments of the batch, from the images' means and sums of squares.
@@ -120,14 +133,14 @@ std::size_t partials_floats(const BatchNormShape& shape) {
 
 namespace {
 
-template <class S, bool kRelu>
-using ApplyAlone = Apply<S, kRelu, false>;
+template <class S, Activation kThen>
+using ApplyAlone = Apply<S, kThen, false>;
 template <class S>
-using ApplyWithSum = Apply<S, true, true>;
+using ApplyWithSum = Apply<S, Activation::relu, true>;
 
 /// The loop over the images that computes y.
 auto plan_apply(const BatchNormLayer& layer, const ChannelMap& map, const BatchNormForward& memory) {
-  return [=, apply = memory.other == nullptr ? choose_with<ApplyAlone>(layer.relu, layer)
+  return [=, apply = memory.other == nullptr ? choose_with<ApplyAlone>(layer.then, layer)
                                              : choose<ApplyWithSum>(layer)] {
     parallel_for(map.shape.batch, [&](std::ptrdiff_t n) {
       apply(map, static_cast<int>(n), memory.src, memory.other, memory.dst);
@@ -245,16 +258,21 @@ engine::Task plan_batch_norm_inference(const BatchNormLayer& layer, const BatchN
 
 namespace {
 
+template <class S>
+using JoinedOne = JoinedGradSums<S, false>;
+template <class S>
+using JoinedTwo = JoinedGradSums<S, true>;
+
 /// The loop over the images that stores the sums of each at `partials`.
 auto plan_sums(const BatchNormLayer& layer, const ChannelMap& map, const BatchNormBackward& memory) {
-  return [=, plain = choose_with<GradSums>(layer.relu, layer),
-          joined = choose_with<JoinedGradSums>(memory.more_grad_dst != nullptr, layer)] {
+  return [=, plain = choose_with<GradSums>(layer.then, layer),
+          joined = memory.more_grad_dst != nullptr ? choose<JoinedTwo>(layer) : choose<JoinedOne>(layer)] {
     const auto channels = static_cast<std::size_t>(map.shape.channels);
     parallel_for(map.shape.batch, [&](std::ptrdiff_t image) {
       const int n = static_cast<int>(image);
       float* const own = memory.partials + static_cast<std::size_t>(n) * 2 * channels;
       if (memory.dst == nullptr) {
-        plain(map, n, memory.src, memory.grad_dst, own, own + channels);
+        plain(map, n, memory.src, memory.grad_dst, memory.joined, own, own + channels);
       } else {
         joined(map, n, memory.src, memory.dst, memory.grad_dst, memory.more_grad_dst, memory.joined, own,
                own + channels);
@@ -297,15 +315,22 @@ auto plan_batch_sums(const BatchNormLayer& layer, const BatchNormBackward& memor
       };
 }
 
-/// The gradient of y after the ReLU's mask, if `joined` holds it already.
+/// The gradient of y, or g if that is in memory.
 const std::byte* incoming(const BatchNormBackward& memory) {
-  return memory.dst == nullptr ? memory.grad_dst : memory.joined;
+  return memory.joined == nullptr ? memory.grad_dst : memory.joined;
 }
+
+template <class S>
+using GradSrcPlain = GradSrc<S, Activation::none>;
+template <class S>
+using GradSrcMasked = GradSrc<S, Activation::relu>;
 
 /// The loop over the images that computes the gradient of x; `means` [2, channels] are the sums divided by n.
 auto plan_grad_src(const BatchNormLayer& layer, const BatchNormBackward& memory, const float* means) {
-  const bool masks = layer.relu && memory.dst == nullptr;  // the joined gradient is already masked
-  return [=, map = map_of(layer, memory.moments), apply = choose_with<GradSrc>(masks, layer)] {
+  const bool masks = layer.then == Activation::relu && memory.joined == nullptr;
+  ChannelMap map = map_of(layer, memory.moments);
+  if (layer.then == Activation::silu) map.shape.dst_block = map.shape.src_block;  // of g
+  return [=, apply = masks ? choose<GradSrcMasked>(layer) : choose<GradSrcPlain>(layer)] {
     parallel_for(map.shape.batch, [&](std::ptrdiff_t n) {
       apply(map, static_cast<int>(n), memory.src, incoming(memory), means, means + map.shape.channels,
             memory.grad_src);

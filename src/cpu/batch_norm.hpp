@@ -1,13 +1,14 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <vector>
 
 #include "cifar_mpi/engine/backend.hpp"
 #include "cifar_mpi/engine/program.hpp"
 
-/// Batch normalization, optionally followed by a ReLU, or by the sum with another value and a ReLU, in any
+/// Batch normalization, optionally followed by a ReLU, a SiLU, or the sum with another value and a ReLU, in any
 /// blocked layout.
 namespace cifar_mpi::cpu {
 
@@ -21,6 +22,10 @@ struct BatchNormShape {
   int dst_block = 0;
 };
 
+/// The function of single values behind the normalization. relu: y = max(y, 0); NaN stays NaN. silu: as
+/// PointwiseKind has it.
+enum class Activation : std::uint8_t { none, relu, silu };
+
 /// The common part of all three tasks. Activations are bf16 or fp32 (any other precision); arithmetic is
 /// fp32, sums over images double. Bits do not depend on the number of threads.
 struct BatchNormLayer {
@@ -28,7 +33,7 @@ struct BatchNormLayer {
   BatchNormShape shape;
   engine::Precision precision = engine::Precision::fp32;
   float epsilon = 0.0f;
-  bool relu = false;              ///< y = max(y, 0); NaN stays NaN
+  Activation then = Activation::none;
   const float* scale = nullptr;   ///< [channels]; null: 1
   const float* biases = nullptr;  ///< [channels]
 };
@@ -41,14 +46,14 @@ std::size_t partials_floats(const BatchNormShape& shape);
 /// Operands of the forward pass.
 struct BatchNormForward {
   const std::byte* src = nullptr;
-  const std::byte* other = nullptr;  ///< in dst_block; added before the ReLU. Null: none
+  const std::byte* other = nullptr;  ///< in dst_block; added before the ReLU, without which it must be null
   std::byte* dst = nullptr;
   float* moments = nullptr;
   float* partials = nullptr;  ///< unused if statistics are given
 };
 
-/// y = scale · (x − mean) · rstd + bias with the moments of this batch and biased variance. With a ReLU y =
-/// max(y, 0), after the sum with `other`. Stores share · mean and share · variance at `mean` and `variance`.
+/// y = f(scale · (x − mean) · rstd + bias) with the moments of this batch and biased variance, and f the activation,
+/// before which `other` is added. Stores share · mean and share · variance at `mean` and `variance`.
 ///
 /// One pass computes an image's moments relative to its first pixel; they are merged in the order of the
 /// images (Chan, Golub and LeVeque 1979), so a mean much larger than the deviation loses no digits.
@@ -69,7 +74,8 @@ engine::Task plan_batch_norm_inference(const BatchNormLayer& layer, const BatchN
 
 /// Operands of the backward pass.
 struct BatchNormBackward {
-  const std::byte* src = nullptr;  ///< x as in the forward pass; without `dst` the sign of y is recomputed
+  const std::byte* src =
+      nullptr;  ///< x as in the forward pass; without `dst` the activation's input is recomputed
   const std::byte* dst = nullptr;  ///< y, if another value was added; else null
   const std::byte* grad_dst = nullptr;
   const std::byte* more_grad_dst = nullptr;  ///< added to it; only with `dst`. Null: none
@@ -77,12 +83,15 @@ struct BatchNormBackward {
   float* partials = nullptr;
   float* grad_scale = nullptr;   ///< null: not computed
   float* grad_biases = nullptr;  ///< null: not computed
-  std::byte* grad_src =
-      nullptr;  ///< in src_block; null: not computed. May be src, otherwise must not overlap the others
-  std::byte* joined = nullptr;  ///< with `dst`: g, the gradient of `other`. May be grad_dst or more_grad_dst
+  /// In src_block; null: not computed. Must not overlap the others, except that it may be src without a SiLU, and with
+  /// one must be `joined`.
+  std::byte* grad_src = nullptr;
+  /// Receives g. With `dst`: the gradient of `other`, may be grad_dst or more_grad_dst. With a SiLU: in src_block, may be
+  /// grad_dst if the blocks are equal. Else null.
+  std::byte* joined = nullptr;
 };
 
-/// With g the gradient of y (zero where y is not positive, with a ReLU), x̂ = (x − mean) · rstd and n = batch · pixels:
+/// With g the gradient of y times the slope of the activation (which is 0 or 1 for a ReLU), x̂ = (x − mean) · rstd and n = batch · pixels:
 ///   grad_biases = Σ g, grad_scale = Σ g·x̂, grad_x = scale · rstd · (g − (grad_biases + x̂ · grad_scale) / n)
 engine::Task plan_batch_norm_backward(const BatchNormLayer& layer, const BatchNormBackward& memory);
 

@@ -4,8 +4,13 @@
 namespace cifar_mpi::cpu {
 namespace {
 
-/// Number of operations that the group takes.
-enum class Match : std::uint8_t { plain = 1, relu = 2, add_relu = 3 };
+/// What follows the BatchNorm in the group.
+struct Match {
+  Activation then = Activation::none;
+  bool sums = false;  ///< an Add before the activation
+
+  std::size_t operations() const { return 1u + (sums ? 1u : 0u) + (then != Activation::none ? 1u : 0u); }
+};
 
 class BatchNormGroup final : public PlannedGroup {
  public:
@@ -14,12 +19,16 @@ class BatchNormGroup final : public PlannedGroup {
       : PlannedGroup(planning), epsilon_(layer.epsilon), shape_(shape), match_(match) {
     const auto channels = static_cast<std::size_t>(shape.channels);
     contract_.name = layer.name;
-    contract_.operations = static_cast<std::size_t>(match);
+    contract_.operations = match.operations();
     contract_.src = {planning.formats(src)};
     contract_.dst = planning.formats(dst);
     contract_.masters.assign(layer.with_scale ? 4 : 3, channels);
-    contract_.grad_on_src = true;
-    if (match != Match::add_relu) return;
+    if (match.then != Activation::silu) {
+      contract_.grad_on_src = true;
+    } else if (shape.src_block == shape.dst_block) {
+      contract_.grad_on_dst = 0;
+    }
+    if (!match.sums) return;
     contract_.src.push_back(contract_.dst);
     contract_.joins_grads = true;
     contract_.grad_on_dst = 1;
@@ -31,12 +40,12 @@ class BatchNormGroup final : public PlannedGroup {
                                shape_,
                                planning_.precision,
                                epsilon_,
-                               match_ != Match::plain,
+                               match_.then,
                                params.scale.master,
                                params.biases.master};
     BatchNormForward forward{operands.src[0], nullptr, operands.dst,
                              arena.take_array<float>(moments_floats(shape_)), nullptr};
-    if (match_ == Match::add_relu) forward.other = operands.src[1];
+    if (match_.sums) forward.other = operands.src[1];
     engine::GroupTasks tasks;
     if (!operands.training) {
       tasks.forward.push_back(
@@ -70,8 +79,7 @@ class BatchNormGroup final : public PlannedGroup {
 
   void add_backward(const BatchNormLayer& layer, const engine::Operands& operands, const float* moments,
                     engine::Arena& arena, engine::GroupTasks& tasks) const {
-    const bool sums = match_ == Match::add_relu;
-    const bool other_wants = sums && operands.grad_src[1] != nullptr;
+    const bool other_wants = match_.sums && operands.grad_src[1] != nullptr;
     const Params params(operands);
     if (operands.grad_src[0] == nullptr && !other_wants && params.biases.grad == nullptr) return;
     BatchNormBackward backward;
@@ -82,7 +90,11 @@ class BatchNormGroup final : public PlannedGroup {
     backward.grad_scale = params.scale.grad;
     backward.grad_biases = params.biases.grad;
     backward.grad_src = operands.grad_src[0];
-    if (sums) {
+    if (match_.then == Activation::silu) {
+      backward.joined =
+          backward.grad_src != nullptr ? backward.grad_src : arena.take(contract_.src[0].grad.bytes);
+    }
+    if (match_.sums) {
       backward.dst = operands.dst;
       backward.more_grad_dst = operands.more_grad_dst;
       backward.joined = other_wants ? operands.grad_src[1] : arena.take(contract_.dst.grad.bytes);
@@ -100,9 +112,12 @@ class BatchNormGroup final : public PlannedGroup {
 };
 
 Match match_of(const engine::Chain& chain) {
-  if (chain.as<model::Relu>(1) != nullptr) return Match::relu;
-  const bool sums = chain.as<model::Add>(1) != nullptr && chain.as<model::Relu>(2) != nullptr;
-  return sums ? Match::add_relu : Match::plain;
+  if (chain.as<model::Relu>(1) != nullptr) return {Activation::relu};
+  if (chain.as<model::Add>(1) != nullptr && chain.as<model::Relu>(2) != nullptr)
+    return {Activation::relu, true};
+  const auto* const pointwise = chain.as<model::Pointwise>(1);
+  const bool silu = pointwise != nullptr && pointwise->kind == model::PointwiseKind::silu;
+  return {silu ? Activation::silu : Activation::none};
 }
 
 }  // namespace

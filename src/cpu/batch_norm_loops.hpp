@@ -5,6 +5,7 @@
 
 #include "cpu/batch_norm.hpp"
 #include "cpu/batch_norm_span.hpp"
+#include "cpu/vector_math.hpp"
 
 /// The loops of batch normalization over one image, some channels at a time. Each is a kernel in the sense of simd.hpp.
 namespace cifar_mpi::cpu::batch_norm {
@@ -120,8 +121,8 @@ struct Moments {
   }
 };
 
-/// y = scale · (x − mean) · rstd + bias, plus `other` with kSum, in the layout of `dst`; with kRelu max(y, 0).
-template <class S, bool kRelu, bool kSum>
+/// y = f(scale · (x − mean) · rstd + bias), with kSum f(… + other), in the layout of `dst`; f is the activation.
+template <class S, Activation kThen, bool kSum>
 struct Apply {
   [[gnu::always_inline]] static void run(const ChannelMap& channel_map, int image, const std::byte* src,
                                          const std::byte* other, std::byte* dst) {
@@ -140,7 +141,8 @@ struct Apply {
           auto& v = value.part[i];
           v = (v - map.mean.part[i]) * map.slope.part[i] + map.bias.part[i];
           if constexpr (kSum) v += added.part[i];
-          if constexpr (kRelu) v = v < 0.0f ? typename S::Float{} : v;
+          if constexpr (kThen == Activation::relu) v = v < 0.0f ? typename S::Float{} : v;
+          if constexpr (kThen == Activation::silu) v = silu_of<false>(v);
         }
         value.store(y[n]);
       }
@@ -148,26 +150,29 @@ struct Apply {
   }
 };
 
-/// The gradient of a span after the ReLU's mask, and x − mean.
-template <bool kRelu, class S>
+/// The gradient of a span times the slope of the activation, and x − mean.
+template <Activation kThen, class S>
 [[gnu::always_inline]] inline void load_pair(const Map<S>& map, const typename S::T* x,
                                              const typename S::T* g, S& centred, S& grad) {
   centred.load(x);
   grad.load(g);
   for (int i = 0; i < S::kParts; ++i) {
     centred.part[i] -= map.mean.part[i];
-    if constexpr (kRelu) {
-      const auto y = centred.part[i] * map.slope.part[i] + map.bias.part[i];
-      grad.part[i] = y > 0.0f ? grad.part[i] : typename S::Float{};
+    if constexpr (kThen != Activation::none) {
+      const typename S::Float z = centred.part[i] * map.slope.part[i] + map.bias.part[i];
+      if constexpr (kThen == Activation::relu) grad.part[i] = z > 0.0f ? grad.part[i] : typename S::Float{};
+      if constexpr (kThen == Activation::silu) grad.part[i] *= silu_of<true>(z);
     }
   }
 }
 
-/// Σ g and Σ g·x̂ of each channel of one image.
-template <class S, bool kRelu>
+/// Σ g and Σ g·x̂ of each channel of one image. After a SiLU also stores g in `joined`, in the layout of `src`, because
+/// reading it takes less time than computing the slope again.
+template <class S, Activation kThen>
 struct GradSums {
   [[gnu::always_inline]] static void run(const ChannelMap& channel_map, int image, const std::byte* src,
-                                         const std::byte* grad_dst, float* sums, float* products) {
+                                         const std::byte* grad_dst, [[maybe_unused]] std::byte* joined,
+                                         float* sums, float* products) {
     const BatchNormShape& shape = channel_map.shape;
     for (int c = 0; c < shape.channels; c += S::kChannels) {
       const auto x = row_of<S>(shape, image, shape.src_block, c, src);
@@ -175,7 +180,11 @@ struct GradSums {
       const Map<S> map(channel_map, c);
       TwoSums<S> both(
           shape.pixels, [&](int n, S& grad, S& product) __attribute__((always_inline)) {
-            load_pair<kRelu>(map, x[n], g[n], product, grad);
+            load_pair<kThen>(map, x[n], g[n], product, grad);
+            if constexpr (kThen == Activation::silu) {
+              grad.round();  // as the other loop reads it
+              grad.store_rounded(row_of<S>(shape, image, shape.src_block, c, joined)[n]);
+            }
             product.multiply_by(grad);
           });
       both.second.multiply_by(map.rstd);
@@ -225,7 +234,7 @@ struct JoinedGradSums {
 };
 
 /// `sums` and `products` are those of the batch, divided by n.
-template <class S, bool kRelu>
+template <class S, Activation kThen>
 struct GradSrc {
   [[gnu::always_inline]] static void run(const ChannelMap& channel_map, int image, const std::byte* src,
                                          const std::byte* grad_dst, const float* sums, const float* products,
@@ -242,7 +251,7 @@ struct GradSrc {
       product.multiply_by(map.rstd);
       for (int n = 0; n < spans; ++n) {
         S centred, grad;
-        load_pair<kRelu>(map, x[n], g[n], centred, grad);
+        load_pair<kThen>(map, x[n], g[n], centred, grad);
         for (int i = 0; i < S::kParts; ++i) {
           auto& v = grad.part[i];
           v = (v - sum.part[i] - centred.part[i] * product.part[i]) * map.slope.part[i];

@@ -115,14 +115,14 @@ PlannedGroupPtr plan_conv_group(Planning& planning, const engine::Chain& chain);
 /// Linear, with the ReLU after it.
 PlannedGroupPtr plan_linear_group(Planning& planning, const engine::Chain& chain);
 PlannedGroupPtr plan_pool_group(Planning& planning, const engine::Chain& chain);
-/// BatchNorm, with the ReLU after it, or the sum and the ReLU.
+/// BatchNorm, with the ReLU or SiLU after it, or the sum and the ReLU.
 PlannedGroupPtr plan_batch_norm_group(Planning& planning, const engine::Chain& chain);
 PlannedGroupPtr plan_global_avg_pool_group(Planning& planning, const engine::Chain& chain);
 PlannedGroupPtr plan_shortcut_group(Planning& planning, const engine::Chain& chain);
 PlannedGroupPtr plan_lrn_group(Planning& planning, const engine::Chain& chain);
 /// A ReLU that is not fused with a layer.
 PlannedGroupPtr plan_relu_group(Planning& planning, const engine::Chain& chain);
-/// SiLU, GELU or a constant factor.
+/// SiLU that no BatchNorm precedes, GELU or a constant factor.
 PlannedGroupPtr plan_pointwise_group(Planning& planning, const engine::Chain& chain);
 PlannedGroupPtr plan_add_group(Planning& planning, const engine::Chain& chain);
 

@@ -17,8 +17,7 @@ template <PointwiseKind kKind, bool kSlope, class V>
   if constexpr (kKind == PointwiseKind::scale) {
     return kSlope ? broadcast<V>(factor) : x * broadcast<V>(factor);
   } else if constexpr (kKind == PointwiseKind::silu) {
-    const V one = broadcast<V>(1.0f), sigmoid = sigmoid_of(x);
-    return kSlope ? sigmoid * (one + x * (one - sigmoid)) : x * sigmoid;
+    return silu_of<kSlope>(x);
   } else {
     constexpr float kDensity = 0.39894228f;  // 1/√(2π)
     const Normal<V> normal = normal_of(x);

@@ -79,11 +79,11 @@ auto version_of([[maybe_unused]] VectorSet set, Result (*)(Args...)) -> Result (
   return &run_baseline<Kernel4, Result, Args...>;
 }
 
-/// The version of `Kernel::run` to call on this processor.
-template <class Kernel>
+/// The version to call on this processor, of one kernel or as version_of has them.
+template <class Kernel4, class Kernel8 = Kernel4, class Kernel16 = Kernel8>
 auto best_version() {
-  return version_of<Kernel, Kernel, Kernel>(vector_sets_here().back(),
-                                            static_cast<decltype(&Kernel::run)>(nullptr));
+  return version_of<Kernel4, Kernel8, Kernel16>(vector_sets_here().back(),
+                                                static_cast<decltype(&Kernel4::run)>(nullptr));
 }
 
 /// The version of `Kernel<lanes>::run` for one of these sets.

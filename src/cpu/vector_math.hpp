@@ -45,6 +45,13 @@ template <class V>
   return (x < broadcast<V>(0.0f) ? e : one) / (one + e);
 }
 
+/// x / (1 + e^−x), or its slope there.
+template <bool kSlope, class V>
+[[gnu::always_inline]] inline V silu_of(const V& x) {
+  const V one = broadcast<V>(1.0f), sigmoid = sigmoid_of(x);
+  return kSlope ? sigmoid * (one + x * (one - sigmoid)) : x * sigmoid;
+}
+
 /// The normal distribution: Φ(x) = (1 + erf(x/√2)) / 2, and its density times √(2π).
 template <class V>
 struct Normal {

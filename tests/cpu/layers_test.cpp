@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "cifar_mpi/cpu/backend.hpp"
 #include "cpu/dnnl.hpp"
 #include "cpu/simd.hpp"
@@ -62,6 +64,48 @@ TEST(Layers, PoolWithTheSameBitsForAnyVectorsAndThreads) {
         }
       }
       limit_vectors(VectorSet::avx512);
+    }
+  }
+}
+
+/// All results of a training step and an evaluation of fp32.
+std::vector<reference::Array> results_of(test::LayerBackend& backend, const LayerCase& c, bool with_silu) {
+  test::LayerRun run(backend, c, Precision::fp32);
+  engine::StepProgram program = run.training();
+  EXPECT_EQ(std::ranges::any_of(program.tasks(),
+                                [](const engine::Task& task) { return task.name.starts_with("silu"); }),
+            with_silu)
+      << c.text();
+  run.run(std::move(program));
+  std::vector<reference::Array> all = run.gradients();
+  all.insert(all.end(), {run.y(), run.grad_x()});
+  run.run(run.evaluate_program());
+  all.push_back(run.y());
+  return all;
+}
+
+// A factor of 1 changes no bit, and parts the two layers.
+TEST(Layers, NormalizeWithASiluToTheBitsOfTwoGroups) {
+  using model::Pointwise, model::PointwiseKind;
+  const Pointwise silu, one{PointwiseKind::scale, 1.0f};
+  for (const bool with_scale : {true, false}) {
+    const model::BatchNorm norm{.name = "bn", .epsilon = 1e-3f, .with_scale = with_scale};
+    for (const bool synced : {false, true}) {
+      for (const Extent in : {Extent{5, 3, 7}, {6, 5, 16}, {9, 7, 24}, {3, 3, 64}}) {
+        const test::Terms terms{.values = test::Values::noise, .middle = 0.3, .synced = synced};
+        for (const SourceFormat format : kFormats) {
+          for (const VectorSet set : vector_sets_here()) {
+            limit_vectors(set);
+            test::LayerBackend backend(make_backend({}));
+            backend.format = format;
+            EXPECT_EQ(results_of(backend, {7, in, {norm, silu}, terms}, false),
+                      results_of(backend, {7, in, {norm, one, silu}, terms}, true))
+                << to_string(in) << ", " << name_of(set) << ", format " << static_cast<int>(format)
+                << (with_scale ? ", scale" : "") << (synced ? ", synced" : "");
+          }
+          limit_vectors(VectorSet::avx512);
+        }
+      }
     }
   }
 }

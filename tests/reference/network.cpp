@@ -31,6 +31,15 @@ Array sum_of(Array a, const Array& b) {
   return a;
 }
 
+template <class Layer>
+bool is(const model::NetSpec& net, std::size_t operation) {
+  return std::holds_alternative<Layer>(net.operations[operation].layer);
+}
+bool is_silu(const model::NetSpec& net, std::size_t operation) {
+  const auto* const layer = std::get_if<model::Pointwise>(&net.operations[operation].layer);
+  return layer != nullptr && layer->kind == model::PointwiseKind::silu;
+}
+
 struct ForwardLayer {
   const model::ParamTable& table;
   const Params& params;
@@ -144,7 +153,7 @@ Params initial_params(const model::ParamTable& table, std::uint64_t seed) {
 }
 
 std::vector<Array> forward(const model::NetSpec& net, const Params& params, const Array& x, int batch,
-                           const Rounding& round, Statistics statistics, Addends addends) {
+                           const Rounding& round, Statistics statistics, Normalized normalized) {
   const model::ParamTable table = model::make_param_table(net);
   assert(params.size() == table.size());
   const std::size_t last = net.operations.size() - 1;
@@ -155,11 +164,10 @@ std::vector<Array> forward(const model::NetSpec& net, const Params& params, cons
     Array y = std::visit(ForwardLayer{table, params, inputs, {i, net.input_of(i), batch}, statistics},
                          net.operations[i].layer);
     const bool logits = net.operations[i].output == net.logits();
-    const bool added = addends == Addends::exact &&
-                       std::holds_alternative<model::BatchNorm>(net.operations[i].layer) && i < last &&
-                       std::holds_alternative<model::Add>(net.operations[i + 1].layer);
+    const bool goes_on = normalized == Normalized::exact && i < last && is<model::BatchNorm>(net, i) &&
+                         (is<model::Add>(net, i + 1) || is_silu(net, i + 1));
     const bool exact =
-        i == last || added || (logits && std::holds_alternative<model::Linear>(net.operations[i].layer));
+        i == last || goes_on || (logits && std::holds_alternative<model::Linear>(net.operations[i].layer));
     values.push_back(exact ? std::move(y) : round(std::move(y)));
   }
   values.erase(values.begin());

@@ -119,14 +119,14 @@ inline Array as_it_is(Array values) { return values; }
 /// The mean and variance that BatchNorm uses: the batch's in training, the running ones in evaluation.
 enum class Statistics : std::uint8_t { of_batch, running };
 
-/// Whether the output of a BatchNorm is rounded before an addition, or the sum alone is.
-enum class Addends : std::uint8_t { rounded, exact };
+/// Whether the output of a BatchNorm is rounded before an addition or a SiLU, or the result of both layers alone is.
+enum class Normalized : std::uint8_t { rounded, exact };
 
 /// activations[i] is the output of operation i. The last one, of SoftmaxCrossEntropy, is the probabilities.
 /// `params` are already rounded.
 std::vector<Array> forward(const model::NetSpec& net, const Params& params, const Array& x, int batch,
                            const Rounding& round = as_it_is, Statistics statistics = Statistics::of_batch,
-                           Addends addends = Addends::rounded);
+                           Normalized normalized = Normalized::rounded);
 
 struct LossAndGradients {
   double loss_sum = 0.0;  ///< as in Loss; no weight decay

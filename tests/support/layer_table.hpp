@@ -187,7 +187,8 @@ inline std::vector<LayerCase> response_norms() {
 }
 
 inline std::vector<LayerCase> batch_norms() {
-  using model::Add, model::BatchNorm, model::Relu;
+  using model::Add, model::BatchNorm, model::Pointwise, model::Relu;
+  const Pointwise silu;
   const BatchNorm norm{.name = "bn", .epsilon = 1e-3f};
   std::vector<LayerCase> all;
   for (const auto& [batch, in] : {std::pair{2, Extent{1, 1, 8}},
@@ -202,17 +203,21 @@ inline std::vector<LayerCase> batch_norms() {
     // With two values per channel the gradient is only the effect of epsilon, so x̂² must be near 1.
     const double grad_units = batch * in.height * in.width == 2 ? 32.0 / 1e-3 : 32.0;
     for (const std::vector<model::Layer>& layers :
-         {std::vector<model::Layer>{norm}, {norm, Relu{}}, {norm, Add{"sum"}, Relu{}}}) {
+         {std::vector<model::Layer>{norm}, {norm, Relu{}}, {norm, silu}, {norm, Add{"sum"}, Relu{}}}) {
       all.push_back({batch, in, layers, {Values::noise, 16.0, 2.0, grad_units, 0.0, 0.3}});
     }
-    if (batch <= 7) all.push_back({batch, in, {norm, Relu{}}, {Values::nan, 16.0, 2.0, grad_units}});
+    if (batch > 7) continue;
+    for (const std::vector<model::Layer>& layers : {std::vector<model::Layer>{norm, Relu{}}, {norm, silu}})
+      all.push_back({batch, in, layers, {Values::nan, 16.0, 2.0, grad_units}});
   }
   const Terms noise{
       .values = Values::noise, .fp32_units = 16.0, .short_units = 2.0, .grad_units = 32.0, .middle = 0.3};
   BatchNorm unscaled = norm;
   unscaled.with_scale = false;
-  for (const std::vector<model::Layer>& layers :
-       {std::vector<model::Layer>{unscaled}, {unscaled, Relu{}}, {unscaled, Add{"sum"}, Relu{}}}) {
+  for (const std::vector<model::Layer>& layers : {std::vector<model::Layer>{unscaled},
+                                                  {unscaled, Relu{}},
+                                                  {unscaled, silu},
+                                                  {unscaled, Add{"sum"}, Relu{}}}) {
     all.push_back({7, {5, 4, 24}, layers, noise});
   }
   Terms synced = noise, synced_nan = noise;
@@ -220,18 +225,25 @@ inline std::vector<LayerCase> batch_norms() {
   synced_nan.values = Values::nan, synced_nan.middle = 0.0;
   for (const auto& [batch, in] :
        {std::pair{37, Extent{1, 1, 5}}, {7, {10, 10, 16}}, {11, {10, 10, 72}}, {3, {13, 1, 130}}}) {
-    for (const std::vector<model::Layer>& layers :
-         {std::vector<model::Layer>{norm}, {norm, Relu{}}, {norm, Add{"sum"}, Relu{}}, {unscaled, Relu{}}})
+    for (const std::vector<model::Layer>& layers : {std::vector<model::Layer>{norm},
+                                                    {norm, Relu{}},
+                                                    {norm, silu},
+                                                    {norm, Add{"sum"}, Relu{}},
+                                                    {unscaled, Relu{}},
+                                                    {unscaled, silu}})
       all.push_back({batch, in, layers, synced});
-    all.push_back({batch, in, {norm, Relu{}}, synced_nan});
+    for (const std::vector<model::Layer>& layers : {std::vector<model::Layer>{norm, Relu{}}, {norm, silu}})
+      all.push_back({batch, in, layers, synced_nan});
   }
   for (Terms terms : {noise, synced}) {
     terms.first = true;
-    all.push_back({11, {10, 10, 24}, {norm, Relu{}}, terms});
+    for (const std::vector<model::Layer>& layers : {std::vector<model::Layer>{norm, Relu{}}, {norm, silu}})
+      all.push_back({11, {10, 10, 24}, layers, terms});
   }
   BatchNorm frozen = norm;
   frozen.frozen = true;
-  all.push_back({11, {10, 10, 24}, {frozen, Relu{}}, noise});
+  for (const std::vector<model::Layer>& layers : {std::vector<model::Layer>{frozen, Relu{}}, {frozen, silu}})
+    all.push_back({11, {10, 10, 24}, layers, noise});
   // x − mean is exact except for the rounding of the mean, relative to its own size
   all.push_back({11,
                  {10, 10, 24},
