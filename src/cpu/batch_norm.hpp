@@ -91,7 +91,8 @@ struct BatchNormBackward {
   std::byte* joined = nullptr;
 };
 
-/// With g the gradient of y times the slope of the activation (which is 0 or 1 for a ReLU), x̂ = (x − mean) · rstd and n = batch · pixels:
+/// With g the gradient of y times the slope of the activation (which is 0 or 1 for a ReLU), x̂ = (x − mean) · rstd and
+/// n = batch · pixels:
 ///   grad_biases = Σ g, grad_scale = Σ g·x̂, grad_x = scale · rstd · (g − (grad_biases + x̂ · grad_scale) / n)
 engine::Task plan_batch_norm_backward(const BatchNormLayer& layer, const BatchNormBackward& memory);
 
