@@ -22,7 +22,7 @@ struct BatchNormShape {
   int dst_block = 0;
 };
 
-/// The function of single values behind the normalization. relu: y = max(y, 0); NaN stays NaN. silu: as
+/// The function of single values after the normalization. relu: max(y, 0), where NaN stays NaN. silu: as
 /// PointwiseKind has it.
 enum class Activation : std::uint8_t { none, relu, silu };
 
