@@ -33,6 +33,9 @@ auto choose_span(const BatchNormShape& shape) {
     const bool pairs = shape.src_block == lanes && shape.dst_block == lanes && shape.pixels % 2 == 0;
     if (pairs && lanes > 4) return best_version<One, Loop<Span<T, 8, 2>>, Loop<Span<T, 16, 2>>>();
   }
+  if constexpr (!kFp32) {
+    if (lanes == 16 && fits(16)) return best_version<One, Eight, Loop<Span<T, 16, 1, 1>>>();
+  }
   return fits(8) ? best_version<One, Eight>() : best_version<One>();
 }
 

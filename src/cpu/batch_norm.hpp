@@ -83,8 +83,8 @@ struct BatchNormBackward {
   float* partials = nullptr;
   float* grad_scale = nullptr;   ///< null: not computed
   float* grad_biases = nullptr;  ///< null: not computed
-  /// In src_block; null: not computed. Must not overlap the others, except that it may be src without a SiLU, and with
-  /// one must be `joined`.
+  /// In src_block; null: not computed. Without a SiLU it may be src; with a SiLU it must be `joined`. It overlaps nothing
+  /// else.
   std::byte* grad_src = nullptr;
   /// Receives g. With `dst`: the gradient of `other`, may be grad_dst or more_grad_dst. With a SiLU: in src_block, may be
   /// grad_dst if the blocks are equal. Else null.

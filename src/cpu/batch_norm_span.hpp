@@ -16,21 +16,24 @@ template <int kLanes>
 struct Vectors {
   typedef float Float __attribute__((vector_size(kLanes * sizeof(float))));
   typedef std::uint32_t Word __attribute__((vector_size(kLanes * sizeof(float))));
+  typedef std::uint16_t Halves __attribute__((vector_size(kLanes * sizeof(std::uint16_t))));
 };
 
 /// Neighbouring values of an image: some channels of one pixel, or all channels of a block in kPixels pixels.
 ///
 /// One vector has fp32 values, two have the even and the odd of bf16 values. These are the halves of 32-bit words, so
-/// that no value moves to another lane; such moves took a third of the time of these loops.
-template <class Element, int lanes, int pixels>
+/// that no value moves to another lane; such moves took a third of the time of these loops. Where a pixel of a block has
+/// no more values than a vector, one vector has bf16 values.
+template <class Element, int lanes, int pixels,
+          int parts = std::is_same_v<Element, float> || lanes == 1 ? 1 : 2>
 struct Span {
   using T = Element;
-  static constexpr int kLanes = lanes, kPixels = pixels,
-                       kParts = std::is_same_v<T, float> || lanes == 1 ? 1 : 2;
+  static constexpr int kLanes = lanes, kPixels = pixels, kParts = parts;
   static constexpr int kValues = kLanes * kParts, kChannels = kValues / kPixels;
   static constexpr std::uint32_t kUpper = 0xFFFF0000u;
   using Float = typename Vectors<kLanes>::Float;
   using Word = typename Vectors<kLanes>::Word;
+  using Halves = typename Vectors<kLanes>::Halves;
 
   Float part[kParts] = {};
 
@@ -67,7 +70,10 @@ struct Span {
     if constexpr (std::is_same_v<T, float>) {
       std::memcpy(part, from, sizeof part);
     } else if constexpr (kParts == 1) {
-      part[0][0] = to_float(*from);
+      Halves halves;
+      std::memcpy(&halves, from, sizeof halves);
+      const Word words = __builtin_convertvector(halves, Word) << 16;
+      std::memcpy(part, &words, sizeof part);
     } else {
       Word words;
       std::memcpy(&words, from, sizeof words);
@@ -94,7 +100,10 @@ struct Span {
     if constexpr (std::is_same_v<T, float>) {
       std::memcpy(to, part, sizeof part);
     } else if constexpr (kParts == 1) {
-      *to = to_bf16(part[0][0]);
+      Word words;
+      std::memcpy(&words, part, sizeof words);
+      const Halves halves = __builtin_convertvector(words >> 16, Halves);
+      std::memcpy(static_cast<void*>(to), &halves, sizeof halves);
     } else {
       Word even, odd;
       std::memcpy(&even, &part[0], sizeof even);

@@ -15,9 +15,9 @@
 ///
 /// Formats are those that measured fastest. The first convolution reads NCHW; oneDNN chooses its output
 /// (blocked by 16 channels with AVX-512), our kernels write NHWC. Poolings keep their input's format. A local
-/// response normalization writes NHWC, which all later layers use, except 3x3 convolutions in fp32, which
-/// prefer blocks, by FFT also if the last block of the input is padded; BatchNorm, shortcuts and sums keep
-/// them. If a layer needs another format than its input has, the lowering inserts a reorder. Master weights
+/// response normalization writes NHWC, which all later layers use, except 3x3 convolutions, which prefer blocks in fp32,
+/// and by FFT or Winograd's filtering in bf16 too, also if the last block of the input is padded; BatchNorm, shortcuts and
+/// sums keep them. If a layer needs another format than its input has, the lowering inserts a reorder. Master weights
 /// have the format of the weight gradient.
 namespace cifar_mpi::cpu {
 

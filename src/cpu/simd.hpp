@@ -79,7 +79,7 @@ auto version_of([[maybe_unused]] VectorSet set, Result (*)(Args...)) -> Result (
   return &run_baseline<Kernel4, Result, Args...>;
 }
 
-/// The version to call on this processor, of one kernel or as version_of has them.
+/// The version to call on this processor, where all sets have one kernel, or each has its own as in version_of.
 template <class Kernel4, class Kernel8 = Kernel4, class Kernel16 = Kernel8>
 auto best_version() {
   return version_of<Kernel4, Kernel8, Kernel16>(vector_sets_here().back(),

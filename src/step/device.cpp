@@ -9,7 +9,7 @@
 #include "step/hidden_matrices.hpp"
 #include "step/step_parts.hpp"
 
-/// Plans the network for a backend, alike on all ranks, and makes the way to update.
+/// Plans the network for a backend, alike on all ranks, and creates the update.
 namespace cifar_mpi::step {
 
 std::string Device::plan_text() const {

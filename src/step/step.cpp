@@ -1,9 +1,6 @@
 #include <algorithm>
-#include <cmath>
-#include <stdexcept>
 
 #include "cifar_mpi/base/text.hpp"
-#include "cifar_mpi/comm/all_reduce_update.hpp"
 #include "step/hidden_matrices.hpp"
 #include "step/step_parts.hpp"
 

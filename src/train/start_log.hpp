@@ -18,7 +18,7 @@ std::string frozen_text(const step::Plan& plan, const step::StepKind& kind);
 void describe_run(const step::Plan& plan, const step::Device& device, const comm::Update& update,
                   const run::Start& start);
 
-/// `slower`: of kernels that are not the first choice. Rank 0 logs it, and rank 0 computes.
+/// `slower`: one line per kernel that is not the first choice. Rank 0 logs it, and rank 0 computes.
 void describe_kernels(const step::Plan& plan, const step::Device& device,
                       const std::vector<std::string>& slower);
 

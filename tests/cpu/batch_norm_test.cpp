@@ -220,7 +220,7 @@ TEST(BatchNorm, HasTheReferenceGradients) {
     const double fp32 = 16.0 * kFp32Unit * (1.0 + std::abs(c.middle)),
                  unit = c.precision == Precision::bf16 ? kBf16Unit : 0.0;
     EXPECT_LE(distance(run.grad_x(), wanted.x), fp32 + unit) << text(c);
-    // With a SiLU g is rounded, and few values to the other side than the reference's.
+    // With a SiLU g is rounded; a few values round the other way than in the reference.
     const double sums = fp32 + (silu ? unit : 0.0);
     EXPECT_LE(distance(widened(run.grad_scale), wanted.scale), sums) << text(c);
     EXPECT_LE(distance(widened(run.grad_biases), wanted.biases), sums) << text(c);

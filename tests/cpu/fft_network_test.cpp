@@ -122,6 +122,13 @@ TEST(FftNetwork, TakesKernelsOf3x3WhereTheyWereMeasuredToBeFaster) {
     EXPECT_EQ(goes_by_fft(run, "second"), m.by_fft)
         << m.side << " pixels, " << m.channels << " channels, batch " << m.batch;
   }
+  if (!has_bf16() || !has_avx512()) return;
+  // Its 24 channels are padded to two blocks.
+  const NetworkRun run({.net = model::make_model("fast94", {32, 32, 3}, 10),
+                        .batch = 256,
+                        .precision = Precision::bf16,
+                        .draws = false});
+  EXPECT_EQ(goes_by(run, "group1_conv1 + pool1", "FFT"), !has_amx()) << run.tower->plan_text();
 }
 
 TEST(WinogradNetwork, HasTheReferenceGradients) {

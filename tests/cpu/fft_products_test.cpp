@@ -1,7 +1,9 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <complex>
 #include <cstddef>
+#include <utility>
 #include <vector>
 
 #include "cifar_mpi/base/text.hpp"

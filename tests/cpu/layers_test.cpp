@@ -84,7 +84,7 @@ std::vector<reference::Array> results_of(test::LayerBackend& backend, const Laye
   return all;
 }
 
-// A factor of 1 changes no bit, and parts the two layers.
+// A factor of 1 changes no bit, and keeps the two layers in separate groups.
 TEST(Layers, NormalizeWithASiluToTheBitsOfTwoGroups) {
   using model::Pointwise, model::PointwiseKind;
   const Pointwise silu, one{PointwiseKind::scale, 1.0f};

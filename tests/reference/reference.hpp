@@ -119,7 +119,7 @@ inline Array as_it_is(Array values) { return values; }
 /// The mean and variance that BatchNorm uses: the batch's in training, the running ones in evaluation.
 enum class Statistics : std::uint8_t { of_batch, running };
 
-/// Whether the output of a BatchNorm is rounded before an addition or a SiLU, or the result of both layers alone is.
+/// Whether the output of a BatchNorm is rounded before an addition or a SiLU, or only the result of both layers is.
 enum class Normalized : std::uint8_t { rounded, exact };
 
 /// activations[i] is the output of operation i. The last one, of SoftmaxCrossEntropy, is the probabilities.

@@ -28,8 +28,8 @@ ends_with() {
   [ "$status" = "$wanted" ] || fail "expected exit status $wanted, not $status, from: $*"
 }
 
-# need_python: skips without python3, which then is the interpreter itself, not a script that looks for it, as of pyenv: some tests
-# start it a hundred times.
+# need_python: skips without python3; else puts the interpreter itself first in PATH. A script that looks for it, as pyenv has,
+# takes 0.4 s, and some tests start it a hundred times.
 need_python() {
   command -v python3 >/dev/null || { echo 'skipped: there is no python3 here'; exit 77; }
   ln -s "$(python3 -c 'import sys; print(sys.executable)')" "$fake/python3"

@@ -112,7 +112,7 @@ BeginsWithWhatSaysMost() {
 }
 
 RunsTheProgramOnSeveralRanks() {
-  stand_in "$fake/mpirun" <<<'shift 2; "$@"'
+  stand_in "$fake/mpirun" <<<'echo "btl $OMPI_MCA_btl" >>"$calls"; shift 2; "$@"'
   stand_in "$folder/cifar_mpi_train" <<<'case "$*" in *"--update local"*) echo "ranks differ"; exit 3 ;; esac'
   ends_with 1 "${gpu_check[@]}" --only ranks --data "$PWD/none.h5"
   grep -qE '^run of 8 ranks, local steps +FAILED +status 3' said || fail 'the failure is no row'
@@ -121,6 +121,7 @@ RunsTheProgramOnSeveralRanks() {
   grep -qE '^run of 8 ranks, two serve async +ok' said || fail 'it did not go on'
   [ "$(grep -cE '^mpirun -np [248] .*--share-gpus' "$calls")" = 8 ] || fail "it ran: $(cat "$calls")"
   [ "$(grep -c 'mpirun -np 8 .*ranks8 .*--summary-every 3' "$calls")" = 2 ] || fail 'the run of 8 ranks is not resumed'
+  [ "$(grep '^btl' "$calls" | sort -u)" = 'btl ^tcp,uct,ofi,openib' ] || fail 'Open MPI opens drivers of networks'
 }
 
 RunsProgramsThatWereBuiltElsewhere() {

@@ -137,7 +137,7 @@ struct ConvFft {
   std::size_t vector_bytes() const {
     return static_cast<std::size_t>(dst.extent.height * dst.extent.width * lanes()) * dst.value_bytes;
   }
-  /// Rows that a product computes at once, and the multiple of that in `rows`.
+  /// A multiple of the rows of every kind of tile, and the multiple of that in `rows`.
   int product_rows() const { return rows_of_real_tile(lanes()); }
   int product_tiles(int rows) const { return (rows + product_rows() - 1) / product_rows(); }
   /// Values of a piece.

@@ -37,7 +37,7 @@ class ImageFft {
   /// read(y, x) returns a vector; write(slot, re, im) takes two.
   template <class Read, class Write>
   [[gnu::always_inline]] static void forward(const Placement& at, const Read& read, const Write& write) {
-    // Of kx = 0 and N/2, then re and im of each kx between. Lines of 2 KiB apart would map to two sets of the L1 cache: a
+    // Of kx = 0 and N/2, then re and im of each kx between. Lines 2 KiB apart would map to two sets of the L1 cache: a
     // transform of 32x32 took 1.3 times as long.
     V lines[N][N % 32 == 0 ? N + 1 : N];
     for (int y = at.rows; y < N; ++y) {

@@ -5,7 +5,7 @@
 namespace cifar_mpi::cpu::fft {
 namespace {
 
-/// Cache lines that a tile prefetches: one for each k.
+/// Cache lines that a tile prefetches: at each k the one of an address, which moves on by `depth`.
 struct Lines {
   const float* at = nullptr;
   std::ptrdiff_t depth = 0;
@@ -14,8 +14,8 @@ struct Lines {
 
 /// Lines of later operands that the tiles of C prefetch during computation: those of B's next strip, then
 /// those of the next product's A. Where there are more tiles than lines need, each line is fetched `spread_` times, at
-/// successive k: more misses at once than a core has buffers for would delay operands from the L2 cache. That took 0.96 of
-/// the time with 256 channels and 128 rows (Zen 5).
+/// successive k, so that fewer misses wait at once: more than a core has buffers for delay operands from the L2 cache. With
+/// 256 channels and 128 rows this takes 0.96 of the time (Zen 5).
 class NextLines {
  public:
   [[gnu::always_inline]] NextLines(const ProductShape& shape, const float* a, int lanes)
