@@ -165,9 +165,9 @@ std::vector<Array> forward(const model::NetSpec& net, const Params& params, cons
                          net.operations[i].layer);
     const bool logits = net.operations[i].output == net.logits();
     const bool stays_exact = normalized == Normalized::exact && i < last && is<model::BatchNorm>(net, i) &&
-                         (is<model::Add>(net, i + 1) || is_silu(net, i + 1));
-    const bool exact =
-        i == last || stays_exact || (logits && std::holds_alternative<model::Linear>(net.operations[i].layer));
+                             (is<model::Add>(net, i + 1) || is_silu(net, i + 1));
+    const bool exact = i == last || stays_exact ||
+                       (logits && std::holds_alternative<model::Linear>(net.operations[i].layer));
     values.push_back(exact ? std::move(y) : round(std::move(y)));
   }
   values.erase(values.begin());
