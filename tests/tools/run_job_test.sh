@@ -217,6 +217,55 @@ GoesOnWhereRanksEndWithoutAWord() {
   ends_with 0 bash "$root/jobs/self_check.slurm" --run-dir run  # which leaves none on success
 }
 
+# Lets an hour pass in a few seconds. An mpirun is watched every 10 s; `looked N`, in bash alone, waits for the Nth look.
+hurry() {
+  local sleep
+  sleep=$(readlink -f "$fake/sleep")
+  rm "$fake/sleep"
+  stand_in "$fake/sleep" <<<"exec '$sleep' 0.01"
+  cat >looked <<'END'
+exec 3<> <(:)
+looked() {
+  local line n=0
+  while [ "$n" -lt "$1" ]; do
+    n=0
+    read -rt 0.01 -u 3 || true  # sleeps
+    while read -r line; do [ "$line" != 'sleep 10' ] || n=$((n + 1)); done <"$calls"
+  done
+}
+END
+}
+
+EndsAnMpirunThatLostItsDaemons() {
+  hurry
+  local how
+  # it obeys SIGTERM, or does not, or has a child that it does not wait for
+  for how in 'exec tail -f /dev/null' 'trap "" TERM; looked 1000' 'sleep 0 & exec tail -f /dev/null'; do
+    rm -rf run
+    : >"$calls"
+    stand_in "$fake/mpirun" <<<". ./looked; $how"
+    ends_with 75 job
+    says 'mpirun has had no rank and no daemon for 90 s; ending it.'
+    says 'code 7'
+    called requeue
+  done
+  OMPI_MCA_odls_base_sigkill_timeout=60 ends_with 75 job  # after a failure such an mpirun sleeps for 120 s
+  says 'mpirun has had no rank and no daemon for 180 s; ending it.'
+}
+
+LeavesAnMpirunThatIsSlow() {
+  hurry
+  local how
+  # without a child for 80 s, at the start and at the end; with a child for 300 s
+  for how in 'looked 8; looked 10 & wait; "$@"; looked 18' 'looked 30 & wait; "$@"'; do
+    : >"$calls"
+    stand_in "$fake/mpirun" <<<". ./looked; shift 4; $how"
+    ends_with 0 job
+    says 'done.'
+    says_not 'ending it'
+  done
+}
+
 StartsRanksInAContainer() {
   with_mpirun
   with_srun
