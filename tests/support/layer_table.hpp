@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -65,6 +66,7 @@ struct LayerCase {
 struct LayerGroup {
   const char* name;
   std::vector<LayerCase> cases;
+  friend void PrintTo(const LayerGroup& group, std::ostream* out) { *out << group.name; }
 };
 
 inline std::vector<LayerCase> convolutions() {
