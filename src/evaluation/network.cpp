@@ -117,20 +117,10 @@ bool take_moments(data::AugmentSpec& augment, const RunFingerprint& settings, co
                                             "\" are not those of ", augment.source.channels, " channels"));
 }
 
-namespace {
-
-run::NamedTensor empty_tensor(const model::Param& param) {
-  return {param.name, param.shape, param.dims,
-          std::vector<float>(static_cast<std::size_t>(param.shape.count())),
-          param.role == model::ParamRole::running};
-}
-
-}  // namespace
-
 std::vector<run::NamedTensor> initial_tensors(const model::ParamTable& params, std::uint64_t seed) {
   std::vector<run::NamedTensor> tensors;
   for (const model::Param& param : params) {
-    run::NamedTensor tensor = empty_tensor(param);
+    run::NamedTensor tensor = run::zero_tensor(param);
     model::fill_initial(param, seed, tensor.values);
     tensors.push_back(std::move(tensor));
   }
@@ -171,7 +161,7 @@ std::vector<run::NamedTensor> export_block(engine::Backend& backend, const lower
   std::vector<run::NamedTensor> tensors;
   for (std::size_t p = 0; p < params.size(); ++p) {
     const auto& entry = layout.entries[p];
-    run::NamedTensor tensor = empty_tensor(params[p]);
+    run::NamedTensor tensor = run::zero_tensor(params[p]);
     tower.to_logical(p, std::span(physical).subspan(entry.offset, entry.floats), tensor.values);
     tensors.push_back(std::move(tensor));
   }

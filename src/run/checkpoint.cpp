@@ -280,14 +280,25 @@ void require_complete(const Checkpoint& checkpoint, const std::string& path) {
 
 }  // namespace
 
+NamedTensor zero_tensor(const model::Param& param) {
+  return {param.name, param.shape, param.dims,
+          std::vector<float>(static_cast<std::size_t>(param.shape.count())),
+          param.role == model::ParamRole::running};
+}
+
 StateTensors initial_state(const std::vector<optim::StateRow>& rows,
                            const std::vector<NamedTensor>& initial) {
   StateTensors state;
   for (const optim::StateRow& row : rows) {
-    state[row.role] = initial;
-    if (!row.from_zero) continue;
-    std::erase_if(state[row.role], [](const NamedTensor& tensor) { return tensor.running; });
-    for (NamedTensor& tensor : state[row.role]) std::fill(tensor.values.begin(), tensor.values.end(), 0.0f);
+    if (!row.from_zero) {
+      state[row.role] = initial;
+      continue;
+    }
+    for (const NamedTensor& tensor : initial) {
+      if (tensor.running) continue;
+      state[row.role].push_back(
+          {tensor.name, tensor.shape, tensor.dims, std::vector<float>(tensor.values.size()), false});
+    }
   }
   return state;
 }

@@ -71,12 +71,25 @@ void broadcast(const comm::World& world, std::vector<NamedTensor>& tensors) {
   for (NamedTensor& tensor : tensors) world.broadcast(tensor.values);
 }
 
-/// Rows that are not the optimizer's begin with the same values, even on ranks that could not read the file.
-void begin_with_weights_of_rank_zero(const comm::World& world, StateTensors& state) {
-  broadcast(world, state[optim::StateRole::weights]);
-  state[optim::StateRole::average] = state[optim::StateRole::weights];
-  if (!state[optim::StateRole::slow].empty())
-    state[optim::StateRole::slow] = state[optim::StateRole::weights];
+std::vector<NamedTensor> zero_tensors(const model::ParamTable& params, bool with_running) {
+  std::vector<NamedTensor> tensors;
+  for (const model::Param& param : params)
+    if (with_running || param.role != model::ParamRole::running) tensors.push_back(zero_tensor(param));
+  return tensors;
+}
+
+/// Rank 0 reads the file of --init-from. Rows that are not the optimizer's begin with the same values.
+void begin_with_other_weights(const StartRequest& asked, const model::ParamTable& params,
+                              const comm::World& world, const Log& log, Start& start) {
+  std::vector<NamedTensor>& weights = start.state[optim::StateRole::weights];
+  world.together([&] {
+    if (world.rank() != 0) return;
+    start.initialized_from = initialize_from(asked.init_from, params, asked.classifier, weights, log);
+  });
+  world.broadcast(start.initialized_from);
+  broadcast(world, weights);
+  start.state[optim::StateRole::average] = weights;
+  if (!start.state[optim::StateRole::slow].empty()) start.state[optim::StateRole::slow] = weights;
 }
 
 void require_same_beginning(const StartRequest& asked, const FoundCheckpoint& found) {
@@ -188,21 +201,15 @@ FoundCheckpoint read_asked_checkpoint(const std::string& path, const Log& log) {
   return {file.path(), read_checkpoint(file)};
 }
 
-Start find_start(const StartRequest& asked, const std::vector<NamedTensor>& initial,
+Start find_start(const StartRequest& asked, const std::function<std::vector<NamedTensor>()>& initial,
                  const model::ParamTable& params, const comm::World& world, const Log& log) {
   Start start;
   const std::vector<optim::StateRow> rows =
       optim::state_rows(asked.optimizer, asked.outer_momentum, asked.slow);
-  start.state = initial_state(rows, initial);
   world.together([&] {
     if (world.rank() != 0) return;
     std::optional<FoundCheckpoint> found = look_for_checkpoint(asked, log);
-    if (!found) {
-      if (asked.init_from.empty()) return;
-      start.initialized_from = initialize_from(asked.init_from, params, asked.classifier,
-                                               start.state[optim::StateRole::weights], log);
-      return;
-    }
+    if (!found) return;
     start.changed = require_same_run(found->content.progress.identity, asked, found->path, asked.of_a_step);
     start.changes = std::move(found->content.provenance.changes);
     if (!start.changed.empty())
@@ -224,14 +231,18 @@ Start find_start(const StartRequest& asked, const std::vector<NamedTensor>& init
     start.initialized_from = std::move(found->content.provenance.initialized_from);
   });
   world.broadcast(start.name);
-  world.broadcast(start.initialized_from);
   start.resumed = !start.name.empty();
   if (!start.resumed) {
-    if (!start.initialized_from.empty()) begin_with_weights_of_rank_zero(world, start.state);
+    start.state = initial_state(rows, initial());
+    if (!asked.init_from.empty()) begin_with_other_weights(asked, params, world, log, start);
     return start;
   }
 
-  for (const optim::StateRow& row : rows) broadcast(world, start.state[row.role]);
+  world.broadcast(start.initialized_from);
+  for (const optim::StateRow& row : rows) {
+    if (world.rank() != 0) start.state[row.role] = zero_tensors(params, row.running != nullptr);
+    broadcast(world, start.state[row.role]);
+  }
   world.broadcast(start.progress.step);
   world.broadcast(start.progress.batches);
   world.broadcast(start.progress.identity);

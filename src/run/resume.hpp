@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -59,10 +60,10 @@ std::optional<FoundCheckpoint> newest_valid_checkpoint(const Directory& run, con
 /// there is none.
 FoundCheckpoint read_asked_checkpoint(const std::string& path, const Log& log);
 
-/// For a new run, the `initial` values or the weights of another run; else the requested checkpoint, which
-/// rank 0 reads, checks and sends to all. Collective. Tensors are in the order of `params`. A resumed run
-/// does not read `init_from`, but throws Error{checkpoint} if it began without one.
-Start find_start(const StartRequest& asked, const std::vector<NamedTensor>& initial,
+/// For a new run, what `initial` returns or the weights of another run; else the requested checkpoint, which
+/// rank 0 reads, checks and sends to all. Collective, and calls `initial` on all ranks or none. Tensors are in the order of
+/// `params`. A resumed run does not read `init_from`, but throws Error{checkpoint} if it began without one.
+Start find_start(const StartRequest& asked, const std::function<std::vector<NamedTensor>()>& initial,
                  const model::ParamTable& params, const comm::World& world, const Log& log);
 
 /// Sums the fingerprints of the samples that the ranks hold (`mine` of this one), adds the total to

@@ -191,8 +191,12 @@ std::unique_ptr<SessionState> set_up(config::TrainConfig config, const Directory
   evaluation::require_equal_data(world, *dataset, plan.config.data);
   run::StartRequest asked = start_request(plan);
   evaluation::find_dataset_moments(plan.network.augment, *dataset, world);
-  std::vector<run::NamedTensor> initial = evaluation::initial_tensors(plan.network.params, plan.config.seed);
-  world.together([&] { evaluation::whiten(initial, plan.network, *dataset); });
+  const auto initial = [&] {
+    std::vector<run::NamedTensor> tensors =
+        evaluation::initial_tensors(plan.network.params, plan.config.seed);
+    world.together([&] { evaluation::whiten(tensors, plan.network, *dataset); });
+    return tensors;
+  };
   const run::Start start = run::find_start(asked, initial, plan.network.params, world, log);
   world.together([&] {
     if (start.resumed) {

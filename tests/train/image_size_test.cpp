@@ -46,7 +46,7 @@ TEST_F(ImageSizes, ChangeNothingElseOfTheSteps) {
   const auto whole = start(c);
   EXPECT_EQ(whole->programs.later.size(), 2u);
   run_loop(*whole);
-  const std::vector<std::pair<int, float>> wanted = rows(*whole);
+  const std::vector<std::vector<float>> wanted = rows(*whole);
   config::TrainConfig alone = growing("alone");
   alone.allow_change = {"image-size"};
   std::unique_ptr<SessionState> last;
@@ -117,7 +117,7 @@ TEST_F(ImageSizes, HaveKernelsOnlyIfTheRunReachesThem) {
 TEST_F(ImageSizes, ResumeToTheSameBitsAtAndBetweenTheirBoundaries) {
   const auto whole = start(growing("uninterrupted"));
   run_loop(*whole);
-  const std::vector<std::pair<int, float>> wanted = rows(*whole);
+  const std::vector<std::vector<float>> wanted = rows(*whole);
   for (const int stop : {2, 3, 5}) {
     SCOPED_TRACE(stop);
     config::TrainConfig c = growing(("stopped_" + std::to_string(stop)).c_str());
@@ -133,7 +133,7 @@ TEST_F(ImageSizes, ResumeToTheSameBitsAtAndBetweenTheirBoundaries) {
 TEST_F(ImageSizes, LeadToTheSameBitsWhateverLooksAtTheSteps) {
   const auto whole = start(growing("plain"));
   run_loop(*whole);
-  const std::vector<std::pair<int, float>> wanted = rows(*whole);
+  const std::vector<std::vector<float>> wanted = rows(*whole);
   for (const auto runner : {engine::RunnerKind::serial, engine::RunnerKind::lanes}) {
     config::TrainConfig c = growing(("looked_at_" + std::string(to_string(runner))).c_str());
     c.runner = runner;

@@ -20,11 +20,11 @@ namespace cifar_mpi::train {
 class RunTest : public testing::Test {
  protected:
   /// Every value of the state, with its role.
-  static std::vector<std::pair<int, float>> rows(const SessionState& state) {
-    std::vector<std::pair<int, float>> all;
+  static std::vector<std::vector<float>> rows(const SessionState& state) {
+    std::vector<std::vector<float>> all;
     for (const optim::StateRow& row : state.blocks.state.rows()) {
-      for (const float value : state.blocks.state[row.role].span<float>())
-        all.emplace_back(static_cast<int>(row.role), value);
+      const std::span<float> values = state.blocks.state[row.role].span<float>();
+      all.emplace_back(values.begin(), values.end());
     }
     return all;
   }

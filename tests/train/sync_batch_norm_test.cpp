@@ -29,7 +29,7 @@ class SyncBatchNorm : public RunTest {
     return c;
   }
 
-  std::vector<std::pair<int, float>> rows_after(const config::TrainConfig& config) {
+  std::vector<std::vector<float>> rows_after(const config::TrainConfig& config) {
     const auto state = start(config);
     run_loop(*state);
     return rows(*state);
@@ -121,7 +121,7 @@ TEST_F(SyncBatchNorm, LeadsToTheSameBitsWhateverRunsTheStepsAndResumes) {
   config::TrainConfig c = synced("whole");
   c.steps = 3;
   c.image_sizes = {{10, 0.125}, {8}};
-  const std::vector<std::pair<int, float>> wanted = rows_after(c);
+  const std::vector<std::vector<float>> wanted = rows_after(c);
   for (const auto runner : {engine::RunnerKind::serial, engine::RunnerKind::audit}) {
     c.runner = runner;
     c.run_dir = path(std::string(to_string(runner)));

@@ -74,6 +74,8 @@ class StateTensors {
   std::array<std::vector<NamedTensor>, optim::kStateRoles> rows_;
 };
 
+NamedTensor zero_tensor(const model::Param& param);
+
 /// The initial state of a run: the initial weights, or zeros for rows that begin with zeros.
 StateTensors initial_state(const std::vector<optim::StateRow>& rows, const std::vector<NamedTensor>& initial);
 
