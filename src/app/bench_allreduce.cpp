@@ -125,7 +125,7 @@ void check_on_gpus(AllReduceOptions& options) {
   for (const comm::CollectiveInfo& info : infos) {
     const bool possible = gathers || !info.fixed_tree;
     if (all && possible) names.emplace_back(info.name);
-    if (!possible && std::find(names.begin(), names.end(), info.name) != names.end())
+    if (!possible && std::ranges::find(names, info.name) != names.end())
       throw Error(ErrorKind::usage, concat("--algorithms ", info.name,
                                            " gathers, and --nccl-algo is about sums; leave one out"));
   }
@@ -216,8 +216,8 @@ int bench_all_reduce(const AllReduceOptions& options, comm::World& world) {
   world.together([&] {
     if (world.rank() == 0 && !options.json.empty()) write_json(options, benchmark);
   });
-  const bool exact = std::all_of(benchmark.timings.begin(), benchmark.timings.end(),
-                                 [](const AllReduceTiming& t) { return t.wrong == 0; });
+  const bool exact =
+      std::ranges::all_of(benchmark.timings, [](const AllReduceTiming& t) { return t.wrong == 0; });
   return exact ? 0 : exit_code(ErrorKind::internal);
 }
 

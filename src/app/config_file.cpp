@@ -74,8 +74,7 @@ const char* replaced_by(const CLI::App& app, const std::string& name) {
 /// Of two rivals in the same source, neither is nearer.
 void refuse_rivals(const std::vector<TomlItem>& items, const std::string& name) {
   const auto find = [&](const char* option) {
-    return std::find_if(items.begin(), items.end(),
-                        [&](const TomlItem& item) { return "--" + item.key == option; });
+    return std::ranges::find_if(items, [&](const TomlItem& item) { return "--" + item.key == option; });
   };
   for (const Rivals& rivals : kRivals) {
     const auto first = find(rivals.first), second = find(rivals.second);

@@ -167,10 +167,10 @@ class Follower {
     if (newest_ != steps.back()) below_ = kAny;
     newest_ = steps.back();
     if (!evaluated_) {
-      const auto end = std::lower_bound(steps.begin(), steps.end(), below_);
+      const auto end = std::ranges::lower_bound(steps, below_);
       return end == steps.begin() ? newest_ : *std::prev(end);
     }
-    const auto next = std::upper_bound(steps.begin(), steps.end(), *evaluated_);
+    const auto next = std::ranges::upper_bound(steps, *evaluated_);
     if (next != steps.end()) return *next;
     return newest_ == evaluated_ ? std::nullopt : std::optional(newest_);
   }

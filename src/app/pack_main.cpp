@@ -197,7 +197,7 @@ void warn_of_untested(const Loaded& set) {
   std::size_t count = 0;
   for (std::size_t label = 0; label < set.info.label_names.size(); ++label) {
     const std::vector<std::uint8_t>& labels = set.test.labels;
-    if (std::find(labels.begin(), labels.end(), static_cast<std::uint8_t>(label)) != labels.end()) continue;
+    if (std::ranges::find(labels, static_cast<std::uint8_t>(label)) != labels.end()) continue;
     if (count++ < kShown) names += concat(count > 1 ? ", " : "", set.info.label_names[label]);
   }
   if (count == 0) return;

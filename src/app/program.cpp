@@ -121,8 +121,8 @@ bool may_have_threads(const CLI::App& app) {
   const CLI::Option* const option = app.get_option_no_throw("--threads");
   if (option != nullptr) return values_of(*option) != "1";
   const std::vector<const CLI::App*> commands = app.get_subcommands([](const CLI::App*) { return true; });
-  return std::any_of(commands.begin(), commands.end(),
-                     [](const CLI::App* command) { return command->parsed() && may_have_threads(*command); });
+  return std::ranges::any_of(
+      commands, [](const CLI::App* command) { return command->parsed() && may_have_threads(*command); });
 }
 
 /// The message for an exception that is not our Error.

@@ -40,7 +40,7 @@ CLI::Validator one_of(const std::vector<std::string>& names) {
   std::string listed;
   for (const std::string& name : names) listed += concat(listed.empty() ? "" : ", ", name);
   const auto check = [names, listed](const std::string& text) {
-    const bool known = std::find(names.begin(), names.end(), text) != names.end();
+    const bool known = std::ranges::find(names, text) != names.end();
     return known ? std::string() : concat("must be one of ", listed, ", not '", text, "'");
   };
   return CLI::Validator(check, concat('{', listed, '}'));

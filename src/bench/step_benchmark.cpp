@@ -21,12 +21,12 @@ namespace {
 
 Spread spread_of(std::vector<double> values) {
   if (values.empty()) return {};
-  std::sort(values.begin(), values.end());
+  std::ranges::sort(values);
   return {values.front(), values[values.size() / 2], values.back()};
 }
 
-double least(const std::vector<double>& values) { return *std::min_element(values.begin(), values.end()); }
-double most(const std::vector<double>& values) { return *std::max_element(values.begin(), values.end()); }
+double least(const std::vector<double>& values) { return std::ranges::min(values); }
+double most(const std::vector<double>& values) { return std::ranges::max(values); }
 
 config::TrainConfig train_config(const StepBenchmarkConfig& config) {
   config::TrainConfig train = benchmark_config(config.model);

@@ -106,9 +106,8 @@ void sleep_for(double seconds, engine::Lane& lane) {
 /// The network's tasks are those that touch the arena, where activations lie.
 bool computes(const engine::Task& task, const std::vector<engine::Bytes>& arena) {
   const auto within = [&](const std::vector<engine::Bytes>& ranges) {
-    return std::any_of(ranges.begin(), ranges.end(), [&](const engine::Bytes& range) {
-      return std::any_of(arena.begin(), arena.end(),
-                         [&](const engine::Bytes& region) { return range.overlaps(region); });
+    return std::ranges::any_of(ranges, [&](const engine::Bytes& range) {
+      return std::ranges::any_of(arena, [&](const engine::Bytes& region) { return range.overlaps(region); });
     });
   };
   return within(task.reads) || within(task.writes);
@@ -235,7 +234,7 @@ class Replays {
 };
 
 std::optional<double> most_per_step(const std::vector<std::uint64_t>& bytes, std::uint64_t steps) {
-  return static_cast<double>(*std::max_element(bytes.begin(), bytes.end())) / static_cast<double>(steps);
+  return static_cast<double>(std::ranges::max(bytes)) / static_cast<double>(steps);
 }
 
 void add_pushes(const comm::PushCounts& pushes, std::uint64_t steps, WayBenchmark& result) {
@@ -311,7 +310,7 @@ WayBenchmark benchmark_way(const WaysBenchmarkConfig& config, const std::string&
   }
   const std::vector<double> bytes = world.gather(end.bytes - begin.bytes);
   if (world.node_size() < world.size()) {
-    result.worker_bytes = *std::max_element(bytes.begin(), bytes.end()) / static_cast<double>(steps.measured);
+    result.worker_bytes = std::ranges::max(bytes) / static_cast<double>(steps.measured);
   }
   return result;
 }

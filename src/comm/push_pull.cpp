@@ -24,7 +24,7 @@ StepFacts::StepFacts(std::vector<std::span<std::byte>> arrays) : arrays_(std::mo
 
 void StepFacts::pack() {
   std::byte* to = memory_.data();
-  for (const std::span<std::byte>& array : arrays_) to = std::copy(array.begin(), array.end(), to);
+  for (const std::span<std::byte>& array : arrays_) to = std::ranges::copy(array, to).out;
 }
 
 void StepFacts::unpack() {

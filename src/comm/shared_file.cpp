@@ -76,7 +76,7 @@ bool SharedFile::try_to_share(MPI_Comm node, std::size_t bytes, std::size_t rese
     if (descriptor_ >= 0 && ::ftruncate(descriptor_, static_cast<off_t>(bytes)) == 0 &&
         (reserved == 0 || occupy(0, reserved)) && ::fstat(descriptor_, &made) == 0 &&
         path.size() < offer.path.size()) {
-      std::copy(path.begin(), path.end(), offer.path.begin());
+      std::ranges::copy(path, offer.path.begin());
       offer.device = made.st_dev;
       offer.inode = made.st_ino;
       offer.space = pid_namespace();

@@ -157,7 +157,7 @@ std::string shown(const std::string* value) {
   if (value == nullptr) return "missing";
   if (value->empty()) return "empty";
   std::string text = *value;
-  std::replace(text.begin(), text.end(), '\n', ' ');
+  std::ranges::replace(text, '\n', ' ');
   return text;
 }
 
@@ -302,7 +302,7 @@ std::string World::library() {
   // enough.
   std::string text(words.data(), static_cast<std::size_t>(length));
   text.resize(std::min(text.size(), text.find_first_of(",\n")));
-  std::replace(text.begin(), text.end(), '\t', ' ');
+  std::ranges::replace(text, '\t', ' ');
   return text;
 }
 

@@ -317,12 +317,12 @@ std::vector<Option> all_rows() {
 }
 
 const Option& option_called(std::string_view name) {
-  return *std::find_if(options().begin(), options().end(), [&](const Option& o) { return o.name == name; });
+  return *std::ranges::find(options(), name, &Option::name);
 }
 
 bool has_needed_value(const Needs& needs, const TrainConfig& config) {
   const std::string value = option_called(needs.option).value.text(config);
-  return std::find(needs.values.begin(), needs.values.end(), value) != needs.values.end();
+  return std::ranges::find(needs.values, value) != needs.values.end();
 }
 
 /// "--update server --aggregate async"
@@ -395,7 +395,7 @@ std::vector<std::string> changeable_options() {
 std::vector<std::string> items_of(const std::vector<std::string>& names) {
   std::vector<std::string> items;
   const auto named = [&](std::string_view option) {
-    return !option.empty() && std::find(names.begin(), names.end(), option.substr(2)) != names.end();
+    return !option.empty() && std::ranges::find(names, option.substr(2)) != names.end();
   };
   for (const Option& option : options()) {
     if (option.identity.may_change && (named(option.name) || named(option.needs.option)))

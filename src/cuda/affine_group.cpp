@@ -99,7 +99,7 @@ void AffineGroup::to_logical(std::size_t, std::span<const float> physical, std::
 void AffineGroup::from_logical(std::size_t, std::span<const float> logical, std::span<float> physical) const {
   const auto columns = static_cast<std::size_t>(affine_.columns);
   const auto pitch = static_cast<std::size_t>(affine_.outputs);
-  std::fill(physical.begin(), physical.end(), 0.0f);
+  std::ranges::fill(physical, 0.0f);
   for (std::size_t row = 0; row < logical.size() / columns; ++row)
     std::copy_n(&logical[row * columns], columns, &physical[row * pitch]);
 }

@@ -305,7 +305,7 @@ void compare_devices(const Device& device, const comm::World& world, bool share)
   std::vector<DeviceIdentity> ranks;
   std::map<std::string, std::string> lines;
   for (std::size_t rank = 0; rank < hosts.size(); ++rank) {
-    const auto first = std::find(hosts.begin(), hosts.end(), hosts[rank]) - hosts.begin();
+    const auto first = std::ranges::find(hosts, hosts[rank]) - hosts.begin();
     ranks.push_back({first, gpus[rank]});
     std::string& line = lines[hosts[rank]];
     line +=

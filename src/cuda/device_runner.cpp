@@ -171,8 +171,7 @@ std::int64_t Stopwatches::read(const Anchor& anchor, engine::Recorder& recorder)
     last = std::max(last, end);
   }
   if (slices.empty()) return last;
-  std::stable_sort(slices.begin(), slices.end(),
-                   [](const auto& a, const auto& b) { return a.begin_ns < b.begin_ns; });
+  std::ranges::stable_sort(slices, {}, &engine::Recorder::Slice::begin_ns);
   recorder.begin_replay(slices.front().begin_ns);
   for (const engine::Recorder::Slice& slice : slices) recorder.add(slice.task, slice.begin_ns, slice.end_ns);
   return last;

@@ -164,8 +164,8 @@ void set_default(const char* variable, const std::string& value) { setenv(variab
 
 /// Whether NCCL_ALGO, such as "Ring,NVLS" or "allreduce:NVLSTree;broadcast:Ring", asks for NVLS. "^NVLS" excludes it.
 bool names_nvls(std::string algorithms) {
-  std::transform(algorithms.begin(), algorithms.end(), algorithms.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  std::ranges::transform(algorithms, algorithms.begin(),
+                         [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   std::istringstream lists(algorithms);
   for (std::string list; std::getline(lists, list, ';');) {
     if (list.find('^') == std::string::npos && list.find("nvls") != std::string::npos) return true;
@@ -193,8 +193,7 @@ void prepare_environment(const comm::World& world, const NcclOptions& options, b
   set_default("NCCL_HOSTID", concat(world.host(), "-rank-", world.rank()));
   set_default("NCCL_IB_DISABLE", "1");
   const auto& hosts = world.hosts();
-  if (std::all_of(hosts.begin(), hosts.end(),
-                  [&](const std::string& host) { return host == hosts.front(); })) {
+  if (std::ranges::all_of(hosts, [&](const std::string& host) { return host == hosts.front(); })) {
     set_default("NCCL_SOCKET_IFNAME", "lo");
   }
 }

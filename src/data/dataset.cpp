@@ -24,7 +24,7 @@ std::string group_of(Split split) { return split == Split::train ? "/train" : "/
 
 /// Names are written into logs and, a line each, into checkpoints.
 bool has_control_character(const std::string& name) {
-  return std::any_of(name.begin(), name.end(), [](unsigned char c) { return c < 0x20 || c == 0x7F; });
+  return std::ranges::any_of(name, [](unsigned char c) { return c < 0x20 || c == 0x7F; });
 }
 
 /// The problem of a dataset to be read or written; empty if there is none.
@@ -130,8 +130,7 @@ hdf5::Reader open_reader(const std::string& path) {
 
 /// Index of the first label that is not below `classes`, or the number of labels.
 std::size_t first_bad_label(const std::vector<std::uint8_t>& labels, int classes) {
-  const auto bad =
-      std::find_if(labels.begin(), labels.end(), [&](std::uint8_t label) { return label >= classes; });
+  const auto bad = std::ranges::find_if(labels, [&](std::uint8_t label) { return label >= classes; });
   return static_cast<std::size_t>(bad - labels.begin());
 }
 

@@ -195,7 +195,7 @@ Evaluator::Pass Evaluator::mean_of_views(const Pass& first) {
   found.logits.assign(mean.begin(), mean.end());
   for (std::size_t i = 0; i < labels_.size(); ++i) {
     const std::span<const float> row = std::span(found.logits).subspan(i * classes_, classes_);
-    const auto best = std::max_element(row.begin(), row.end());
+    const auto best = std::ranges::max_element(row);
     found.predictions.push_back(static_cast<std::uint8_t>(best - row.begin()));
     if (labels_[i] >= classes_) continue;
     double sum = 0.0;

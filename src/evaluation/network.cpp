@@ -110,7 +110,7 @@ bool take_moments(data::AugmentSpec& augment, const RunFingerprint& settings, co
   if (augment.normalize != data::Normalize::dataset || mean == nullptr || deviation == nullptr) return false;
   const std::span<float> deviations = of_channels(augment.deviation, augment);
   const bool good = read_all(*mean, of_channels(augment.mean, augment)) && read_all(*deviation, deviations) &&
-                    *std::min_element(deviations.begin(), deviations.end()) > 0.0f;
+                    std::ranges::min(deviations) > 0.0f;
   if (good) return true;
   throw Error(ErrorKind::checkpoint, concat(path, " is not of a run of this program: its ", kMean, " \"",
                                             *mean, "\" and ", kDeviation, " \"", *deviation,

@@ -105,10 +105,9 @@ double Forecaster::step(const Cluster& cluster, double batch, const std::vector<
 }
 
 double Forecaster::step_without_network(const Cluster& cluster, double batch) const {
-  return step_seconds(recording_, cluster.ranks, {batch, 0.0}, steps_of(cluster),
-                      [](std::size_t, std::vector<double>& when) {
-                        std::fill(when.begin(), when.end(), *std::max_element(when.begin(), when.end()));
-                      });
+  return step_seconds(
+      recording_, cluster.ranks, {batch, 0.0}, steps_of(cluster),
+      [](std::size_t, std::vector<double>& when) { std::ranges::fill(when, std::ranges::max(when)); });
 }
 
 Pattern Forecaster::best(const Cluster& cluster, std::size_t bucket) const {

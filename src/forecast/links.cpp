@@ -29,7 +29,7 @@ double read_quantity(std::string_view text, const Units& units) {
   const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   std::string unit(rest, static_cast<std::size_t>(text.data() + text.size() - rest));
   std::ranges::transform(unit, unit.begin(), [](char c) { return c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c; });
-  const auto found = std::find_if(units.begin(), units.end(), [&](const Unit& u) { return u.first == unit; });
+  const auto found = std::ranges::find(units, unit, &Unit::first);
   if (error != std::errc{} || found == units.end()) return std::numeric_limits<double>::quiet_NaN();
   return value * found->second;
 }
@@ -75,8 +75,7 @@ bool is_time(double value) { return value >= 0.0 && std::isfinite(value); }
 }  // namespace
 
 double Links::seconds(double bytes, int flows) const {
-  const auto above =
-      std::find_if(message.begin(), message.end(), [&](const auto& m) { return m.first > bytes; });
+  const auto above = std::ranges::find_if(message, [&](const auto& m) { return m.first > bytes; });
   const double others = occupied_s(bytes, flows - 1);
   if (above == message.begin()) return above->second + others;
   const auto& [low, low_s] = *(above - 1);

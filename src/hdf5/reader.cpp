@@ -55,7 +55,7 @@ std::uint64_t capacity_of(const InputFile& file, std::uint64_t length) {
 
 /// True when `bytes` bytes hold `dims` elements.
 bool holds(std::uint64_t bytes, const Dims& dims, std::size_t element_bytes) {
-  if (std::find(dims.begin(), dims.end(), 0u) != dims.end()) return true;
+  if (std::ranges::find(dims, 0u) != dims.end()) return true;
   std::uint64_t needed = element_bytes;
   for (const std::uint64_t d : dims) {
     if (__builtin_mul_overflow(needed, d, &needed)) return false;

@@ -31,7 +31,7 @@ std::vector<std::size_t> shown_ranks(const StepBudget& budget) {
   std::iota(order.begin(), order.end(), std::size_t{0});
   if (order.size() <= kMost) return order;
   const auto& exposed = budget.section_ms[static_cast<std::size_t>(report::Section::all_reduce)];
-  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+  std::ranges::stable_sort(order, [&](std::size_t a, std::size_t b) {
     return budget.step_ms[a] - exposed[a] > budget.step_ms[b] - exposed[b];
   });
   order.erase(order.begin() + kMost / 2, order.end() - kMost / 2);
@@ -46,7 +46,7 @@ std::string rank_name(const report::Timeline& timeline, int rank) {
 
 std::string bars(const report::Timeline& timeline, const StepBudget& budget,
                  const std::vector<std::size_t>& shown) {
-  const double longest = *std::max_element(budget.step_ms.begin(), budget.step_ms.end());
+  const double longest = std::ranges::max(budget.step_ms);
   std::string legend = "<ul class=\"legend\">", list;
   for (const auto& [_, section] : names_of(report::Section{}))
     legend += concat("<li><span class=\"swatch b", static_cast<int>(section), "\"></span>",
@@ -109,10 +109,10 @@ std::string task_table(const report::Timeline& timeline) {
   const std::vector<report::Section> sections = report::sections_of(timeline);
   const std::vector<std::vector<double>> times = task_times(timeline, sampled);
   double longest = 0.0;
-  for (const auto& task : times) longest = std::max(longest, *std::max_element(task.begin(), task.end()));
+  for (const auto& task : times) longest = std::max(longest, std::ranges::max(task));
   std::string rows;
   for (std::size_t t = 0; t < std::min(times.size(), kMost); ++t) {
-    const auto [least, most] = std::minmax_element(times[t].begin(), times[t].end());
+    const auto [least, most] = std::ranges::minmax_element(times[t]);
     const double mean =
         std::accumulate(times[t].begin(), times[t].end(), 0.0) / static_cast<double>(times[t].size());
     const double share = longest > 0.0 ? mean / longest : 0.0;
@@ -166,8 +166,7 @@ std::string budget_html(const Run& run) {
   if (!run.timeline) return {};
   const report::Timeline& timeline = *run.timeline;
   const StepBudget budget = report::step_budget(timeline);
-  if (budget.ranks.empty() || *std::max_element(budget.step_ms.begin(), budget.step_ms.end()) <= 0.0)
-    return {};
+  if (budget.ranks.empty() || std::ranges::max(budget.step_ms) <= 0.0) return {};
   const std::vector<std::size_t> shown = shown_ranks(budget);
   const std::string which =
       shown.size() < budget.ranks.size()

@@ -55,8 +55,7 @@ Row results_of(const Run& run) {
 }
 
 std::size_t columns_of(const std::string& text) {  // of UTF-8
-  return static_cast<std::size_t>(
-      std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; }));
+  return static_cast<std::size_t>(std::ranges::count_if(text, [](char c) { return (c & 0xC0) != 0x80; }));
 }
 
 }  // namespace

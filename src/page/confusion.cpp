@@ -50,8 +50,8 @@ std::string mistakes(const run::EvaluationFile& evaluation) {
         list.emplace_back(evaluation.confusion[r * classes + c], r, c);
     }
   }
-  std::stable_sort(list.begin(), list.end(),
-                   [](const auto& a, const auto& b) { return std::get<0>(a) > std::get<0>(b); });
+  std::ranges::stable_sort(list,
+                           [](const auto& a, const auto& b) { return std::get<0>(a) > std::get<0>(b); });
   std::string rows;
   for (std::size_t i = 0; i < std::min(list.size(), kMostMistakes); ++i) {
     const auto& [count, r, c] = list[i];

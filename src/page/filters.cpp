@@ -94,8 +94,7 @@ std::string table_of(const Filters& filters) {
 
 std::string filters_html(const Run& run) {
   const run::NamedTensor* const tensor = run.checkpoint ? first_convolution(*run.checkpoint) : nullptr;
-  if (tensor == nullptr ||
-      !std::all_of(tensor->values.begin(), tensor->values.end(), [](float v) { return std::isfinite(v); }))
+  if (tensor == nullptr || !std::ranges::all_of(tensor->values, [](float v) { return std::isfinite(v); }))
     return {};
   const Filters filters{*tensor};
   const std::string words =

@@ -237,15 +237,14 @@ double recent_speed(const Run& run) {
     if (std::isfinite(r->images_per_second)) values.push_back(r->images_per_second);
   }
   if (values.empty()) return std::nan("");
-  std::sort(values.begin(), values.end());
+  std::ranges::sort(values);
   return values[values.size() / 2];
 }
 
 double seconds_at(const Run& run, double step) {
   const auto& reports = run.metrics.steps;
-  const auto after =
-      std::lower_bound(reports.begin(), reports.end(), step,
-                       [](const report::StepReport& r, double s) { return static_cast<double>(r.step) < s; });
+  const auto after = std::ranges::lower_bound(
+      reports, step, {}, [](const report::StepReport& r) { return static_cast<double>(r.step); });
   const auto i = static_cast<std::size_t>(after - reports.begin());
   if (reports.empty()) return 0.0;
   if (i == reports.size()) return run.seconds.back();

@@ -150,7 +150,7 @@ std::uint64_t staleness_quantile(const comm::PushCounts& pushes, double share) {
 std::string pushes_text(const comm::PushCounts& pushes) {
   const std::uint64_t applied = sum_of(pushes.applied), dropped = sum_of(pushes.dropped);
   const auto most_mib = [](const std::vector<std::uint64_t>& bytes) {
-    return static_cast<double>(*std::max_element(bytes.begin(), bytes.end())) / (1 << 20);
+    return static_cast<double>(std::ranges::max(bytes)) / (1 << 20);
   };
   std::string text = fmt::format("{} applied ({} by worker)", applied, fmt::join(pushes.applied, ", "));
   if (dropped > 0) {

@@ -19,7 +19,7 @@ namespace cifar_mpi::report {
 namespace {
 
 std::string row(std::string_view name, const std::vector<double>& ms, double step_ms) {
-  const auto [least, most] = std::minmax_element(ms.begin(), ms.end());
+  const auto [least, most] = std::ranges::minmax_element(ms);
   const double mean = std::accumulate(ms.begin(), ms.end(), 0.0) / static_cast<double>(ms.size());
   return fmt::format("{:<20}|{:>9.2f} |{:>9.2f} |{:>9.2f} |{:>7.1f}", name, *least, mean, *most,
                      step_ms > 0.0 ? 100.0 * mean / step_ms : 0.0);

@@ -106,7 +106,7 @@ class Content {
 void put_tensors(Content& content, const char* group, const char* meaning,
                  const std::vector<NamedTensor>& tensors, bool running) {
   const auto wanted = [&](const NamedTensor& tensor) { return tensor.running == running; };
-  if (running && std::none_of(tensors.begin(), tensors.end(), wanted)) return;
+  if (running && std::ranges::none_of(tensors, wanted)) return;
   content.group(group);
   // In forward order for the reader; the table has the order in which backward finishes.
   for (auto tensor = tensors.rbegin(); tensor != tensors.rend(); ++tensor) {
@@ -287,7 +287,7 @@ StateTensors initial_state(const std::vector<optim::StateRow>& rows,
     state[row.role] = initial;
     if (!row.from_zero) continue;
     std::erase_if(state[row.role], [](const NamedTensor& tensor) { return tensor.running; });
-    for (NamedTensor& tensor : state[row.role]) std::fill(tensor.values.begin(), tensor.values.end(), 0.0f);
+    for (NamedTensor& tensor : state[row.role]) std::ranges::fill(tensor.values, 0.0f);
   }
   return state;
 }

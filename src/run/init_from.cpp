@@ -60,8 +60,8 @@ class Comparison {
 std::vector<std::size_t> in_forward_order(const model::ParamTable& params) {
   std::vector<std::size_t> order(params.size());
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(),
-                   [&](std::size_t a, std::size_t b) { return params[a].seed_index < params[b].seed_index; });
+  std::ranges::stable_sort(
+      order, [&](std::size_t a, std::size_t b) { return params[a].seed_index < params[b].seed_index; });
   return order;
 }
 
@@ -93,8 +93,8 @@ std::string initialize_from(const std::string& asked, const model::ParamTable& p
     if (!comparison.same_classes(params[p], tensors, in_classifier(params[p]))) new_classifier = true;
   }
   for (const auto& [name, tensor] : tensors) {
-    const bool known = std::any_of(params.begin(), params.end(),
-                                   [&](const model::Param& param) { return param.name == name; });
+    const bool known =
+        std::ranges::any_of(params, [&](const model::Param& param) { return param.name == name; });
     if (!known) comparison.refuse(name, to_string(tensor.shape), "missing");
   }
 

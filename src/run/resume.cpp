@@ -87,7 +87,7 @@ void require_same_beginning(const StartRequest& asked, const FoundCheckpoint& fo
 }
 
 bool has(const std::vector<std::string>& names, const std::string& name) {
-  return std::find(names.begin(), names.end(), name) != names.end();
+  return std::ranges::find(names, name) != names.end();
 }
 
 /// What to do about an item that differs.
@@ -373,9 +373,8 @@ std::vector<std::string> resume_notes(const Start& start, const StartedRun& now)
   for (const ChangedSetting& setting : changed) notes.push_back(setting.note);
   // A different precision or number of threads or ranks, which is already reported, explains different
   // kernels.
-  const bool explained = std::any_of(changed.begin(), changed.end(), [](const ChangedSetting& setting) {
-    return !concerns_sums(setting.name);
-  });
+  const bool explained = std::ranges::any_of(
+      changed, [](const ChangedSetting& setting) { return !concerns_sums(setting.name); });
   const std::string kernels = changed_kernels(start.kernels, now.kernels);
   if (!explained && !kernels.empty()) notes.push_back(kernels);
   if (now.compares_evaluations && start.views != 0 && start.views != now.views) {

@@ -35,7 +35,7 @@ bool is_folder(const std::string& path) {
 
 bool holds(const Directory& folder, const char* file) {
   const std::vector<std::string> names = folder.names();
-  return std::find(names.begin(), names.end(), file) != names.end();
+  return std::ranges::find(names, file) != names.end();
 }
 
 /// True if the user's input is at fault rather than the machine.
@@ -75,7 +75,7 @@ std::vector<std::uint64_t> steps_in(const Directory& checkpoints) {
   for (const std::string& name : checkpoints.names()) {
     if (const auto step = step_of(name)) steps.push_back(*step);
   }
-  std::sort(steps.begin(), steps.end());
+  std::ranges::sort(steps);
   return steps;
 }
 
@@ -209,7 +209,7 @@ void remove_temporary_files(const Directory& run) {
                                                       "timeline.h5", "summaries.h5",  "evaluation.h5"};
   for (const std::string& name : run.names()) {
     const std::string finished = unfinished(name);
-    if (std::find(kOfTheRun.begin(), kOfTheRun.end(), finished) != kOfTheRun.end()) remove_file(run / name);
+    if (std::ranges::find(kOfTheRun, finished) != kOfTheRun.end()) remove_file(run / name);
   }
   const std::optional<Directory> checkpoints = find_checkpoints(run);
   if (!checkpoints) return;

@@ -102,7 +102,7 @@ std::vector<Claim> read_claims(const DirectoryEntry& lock) {
     }
     LockHolder holder = parse_lock(file->content);
     const auto known = [&](const Claim& claim) { return claim.holder.token == holder.token; };
-    if (holder.token == kUnreadable || std::any_of(claims.begin(), claims.end(), known)) {
+    if (holder.token == kUnreadable || std::ranges::any_of(claims, known)) {
       holder = parse_lock("");
       if (!claims.empty()) holder.token += concat('-', claims.size());
     }
@@ -118,7 +118,7 @@ bool same_claim(const Claim& a, const Claim& b) {
 }
 
 bool same_claims(const std::vector<Claim>& a, const std::vector<Claim>& b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(), same_claim);
+  return std::ranges::equal(a, b, same_claim);
 }
 
 std::string name_of(const LockHolder& holder) {
@@ -204,8 +204,7 @@ std::string watch(const Directory& run, const std::vector<Claim>& claims, const 
     pause(patience / looks);
     const std::vector<Claim> now = read_claims(run / "lock");
     if (same_claims(now, claims)) continue;
-    const auto changed =
-        std::mismatch(now.begin(), now.end(), claims.begin(), claims.end(), same_claim).first;
+    const auto changed = std::ranges::mismatch(now, claims, same_claim).in1;
     if (changed == now.end()) return {};
     refuse(run, changed->holder, "which has just renewed the lock");
   }

@@ -397,7 +397,7 @@ CheckRow compare_training(CheckStep& device, int images, bool graphs) {
   const std::uint64_t hash = device.blocks->state.hash(*device.device.backend);
   const std::vector<std::uint64_t> hashes = world.gather(hash);
   if (hashes.front() != hash) return bad("weights after steps of the run are not those of rank 0");
-  if (std::count(hashes.begin(), hashes.end(), hash) < world.size())  // that rank stops
+  if (std::ranges::count(hashes, hash) < world.size())  // that rank stops
     return {{}, Outcome::left_out, "weights of another rank are not those of rank 0"};
   if (!device.blocks->records.front().applied) return bad("a step of the run over all ranks is not finite");
   if (!fault.empty()) return bad(fault);

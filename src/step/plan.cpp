@@ -36,7 +36,7 @@ std::string other_work_text(const Plan& plan, const engine::Backend& backend) {
   if (!computes_on_cpu(plan, backend)) return {};
   const comm::World& world = plan.world;
   const std::vector<double> lost = world.gather(world.cores_lost(plan.config.threads));
-  const auto most = std::max_element(lost.begin(), lost.end());
+  const auto most = std::ranges::max_element(lost);
   if (*most == 0.0) return {};
   return fmt::format(
       "since the start other processes have used about {:.1f} cores of rank {} on {} ({}), so a step takes "

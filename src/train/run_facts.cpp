@@ -174,7 +174,7 @@ std::string unseen_outputs(const model::NetSpec& net, const lower::Tower& tower)
   for (const model::Operation& operation : net.operations) {
     if (std::holds_alternative<model::Relu>(operation.layer) ||
         std::holds_alternative<model::SoftmaxCrossEntropy>(operation.layer) ||
-        std::find(seen.begin(), seen.end(), operation.name) != seen.end())
+        std::ranges::find(seen, operation.name) != seen.end())
       continue;
     if (++count <= kMost) names += concat(count == 1 ? "" : ", ", operation.name);
   }

@@ -195,8 +195,8 @@ void describe_kernels(const step::Plan& plan, const step::Device& device,
   if (plan.serves()) return;
   const std::string lines = device.plan_text();
   if (!plan.config.show_kernels) {
-    plan.log.info(concat("kernels: ", std::count(lines.begin(), lines.end(), '\n'),
-                         " choices; --show-kernels lists them"));
+    plan.log.info(
+        concat("kernels: ", std::ranges::count(lines, '\n'), " choices; --show-kernels lists them"));
   } else {
     plan.log.info("kernels:");
     std::istringstream in(lines);

@@ -113,8 +113,7 @@ void NodeReports::receive(const std::function<void(std::size_t, const NodeReport
     std::memcpy(&report, bytes.data(), sizeof report);
     if (report.token != token_) continue;
     report.text.back() = '\0';  // the sender may not have terminated it
-    const auto peer =
-        std::find_if(peers_.begin(), peers_.end(), [&](const Peer& p) { return p.node == report.node; });
+    const auto peer = std::ranges::find(peers_, report.node, &Peer::node);
     if (peer == peers_.end()) continue;
     peer->at.assign(1, from);
     take(static_cast<std::size_t>(peer - peers_.begin()), report);
