@@ -51,8 +51,8 @@ std::string describe_length(const AllReduceTiming& t) {
 }
 
 void print(const Log& log, const AllReduceBenchmark& benchmark, const comm::World& world, bool beside_mpi) {
-  log.info(concat("all-reduce of fp32 over ", world.size(), world.size() == 1 ? " rank" : " ranks", " on ",
-                  benchmark.nodes, benchmark.nodes == 1 ? " node; " : " nodes; ", comm::World::library()));
+  log.info(concat("all-reduce of fp32 over ", counted(world.size(), "rank"), " on ",
+                  counted(benchmark.nodes, "node"), "; ", comm::World::library()));
   log.info(concat("times of the slowest rank; bus bandwidth = bytes / median * 2 (P-1) / P; ",
                   beside_mpi ? "of MPI: median / that of the blocking MPI_Allreduce"
                              : "copies: median / that of a plain copy",

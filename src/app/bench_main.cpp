@@ -110,8 +110,8 @@ void print_tasks(const Log& log, const bench::StepBenchmark& b, const Unit& unit
 void print(const Log& log, const bench::StepBenchmark& b) {
   const Unit unit = ran_on_gpu(b) ? Unit{"us", 1e6} : Unit{"ms", 1e3};
   log.info(concat(b.model, " on ", b.backend, ", ", b.precision, ", ", b.optimizer,
-                  b.shares_matrices ? " with shared matrices, " : ", ", b.ranks,
-                  b.ranks == 1 ? " rank" : " ranks", ", batch ", b.batch_size, " per rank"));
+                  b.shares_matrices ? " with shared matrices, " : ", ", counted(b.ranks, "rank"), ", batch ",
+                  b.batch_size, " per rank"));
   std::istringstream kernels(b.kernels);
   for (std::string line; std::getline(kernels, line);) log.info(concat("  ", line));
   log.info("                          least      median        most");

@@ -82,8 +82,8 @@ int bench_ways(WaysOptions& options, comm::World& world) {
       throw Error(ErrorKind::usage, "--record needs at least two ranks");
     for (const std::string& way : options.ways) bench::require_possible(config, way, world.size());
   });
-  log.info(concat(config.model, " on ", world.size(), world.size() == 1 ? " rank" : " ranks", ", batch ",
-                  config.batch_size, " of each worker; the ", options.compute_ms,
+  log.info(concat(config.model, " on ", counted(world.size(), "rank"), ", batch ", config.batch_size,
+                  " of each worker; the ", options.compute_ms,
                   " ms of computing a batch are replaced by a sleep"));
   log.info(fmt::format(kRow, "way", "ranks", "images/step", "slow", "ms/step", "computed/s", "applied/s",
                        "MB worker", "MB server", "dropped", "staleness", "exchange"));

@@ -67,7 +67,7 @@ std::string what_is_crowded(const config::TrainConfig& config, const comm::World
     ++ranks;
   }
   if (ranks <= here.size()) return {};
-  return concat(ranks, " ranks of ", world.host(), " have ", here.size(), here.size() == 1 ? " GPU" : " GPUs",
+  return concat(ranks, " ranks of ", world.host(), " have ", counted(here.size(), "GPU"),
                 "; start one rank per GPU (-np ", here.size(),
                 " on one host), or let ranks share a GPU for a test with "
                 "--share-gpus");

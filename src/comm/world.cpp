@@ -254,13 +254,12 @@ const std::vector<std::string>& World::hosts() const { return state_->hosts; }
 int World::fair_threads() const { return state_->cores.fair_threads; }
 std::string World::cores_text() const {
   const CoreShare& share = state_->cores;
-  std::string text =
-      concat(share.cores, share.cores == 1 ? " core" : " cores", " in the affinity mask of a rank");
+  std::string text = counted(share.cores, "core") + " in the affinity mask of a rank";
   if (state_->at_home) text += ", kept to its NUMA domain";
   if (share.sharers > 1) text += concat(", shared by ", share.sharers, " ranks");
   if (state_->quota)
-    text += concat(", a CPU quota of ", *state_->quota, " for the ", state_->node_size,
-                   state_->node_size == 1 ? " rank" : " ranks", " of the node");
+    text += concat(", a CPU quota of ", *state_->quota, " for the ", counted(state_->node_size, "rank"),
+                   " of the node");
   return text;
 }
 

@@ -42,9 +42,8 @@ std::int64_t resolve_batch(const TrainConfig& config, int ranks) {
   }
   const std::int64_t batch = config.global_batch / ranks;
   if (batch % accumulate != 0) {
-    refuse(concat("--global-batch ", config.global_batch, " gives each of ", ranks,
-                  ranks == 1 ? " rank " : " ranks ", batch,
-                  " samples, which cannot be divided into --accumulate ", accumulate, " batches"));
+    refuse(concat("--global-batch ", config.global_batch, " gives each of ", counted(ranks, "rank"), " ",
+                  batch, " samples, which cannot be divided into --accumulate ", accumulate, " batches"));
   }
   if (batch / accumulate > kLargestBatch) {
     refuse(concat("--global-batch ", config.global_batch, " is more than ", kLargestBatch,
@@ -245,7 +244,7 @@ void check(const TrainConfig& config) {
 int count_workers(const TrainConfig& config, int ranks) {
   if (config.update != comm::UpdateKind::server) return ranks;
   if (config.servers < ranks) return ranks - config.servers;
-  refuse(concat("--servers ", config.servers, " of ", ranks, ranks == 1 ? " rank" : " ranks",
+  refuse(concat("--servers ", config.servers, " of ", counted(ranks, "rank"),
                 " leaves no rank to compute; start at least ", config.servers + 1,
                 " ranks, or give fewer servers"));
 }

@@ -44,8 +44,7 @@ class CpuBackend final : public engine::Backend {
   explicit CpuBackend(const engine::BackendOptions& options) : options_(options) { use_threads(); }
 
   std::string description() const override {
-    return concat("cpu: ", machine_text(), ", ", options_.threads,
-                  options_.threads == 1 ? " thread" : " threads");
+    return concat("cpu: ", machine_text(), ", ", counted(options_.threads, "thread"));
   }
 
   Precision resolve(Precision precision) const override {

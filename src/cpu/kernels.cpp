@@ -77,8 +77,8 @@ class CpuKernels final : public engine::Kernels {
 
   std::string finalize() override {
     const int threads = planning_.threads;
-    return concat(dnnl_version_text(), ", ", threads, threads == 1 ? " thread, " : " threads, ",
-                  to_string(planning_.precision), "\n", planning_.text);
+    return concat(dnnl_version_text(), ", ", counted(threads, "thread"), ", ", to_string(planning_.precision),
+                  "\n", planning_.text);
   }
 
  private:

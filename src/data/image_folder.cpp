@@ -113,7 +113,7 @@ void list_class(ImageFolder& folder, std::size_t label) {
 void check_classes(const ImageFolder& folder) {
   const std::vector<std::string>& classes = folder.classes;
   if (classes.size() < 2 || classes.size() > kMostClasses) {
-    fail(concat("'", folder.root, "' has ", classes.size(), classes.size() == 1 ? " folder" : " folders",
+    fail(concat("'", folder.root, "' has ", counted(classes.size(), "folder"),
                 ", expected one per class, of 2 to ", kMostClasses, " classes, with its images in it"));
   }
   const auto is_split = [](const std::string& name) {

@@ -259,9 +259,8 @@ std::vector<std::string> forecast(const report::Timeline& timeline, const Reques
   check(timeline);
   const Forecaster forecaster(timeline, request.links);
   std::vector<std::string> lines{
-      concat("forecast from the steps recorded on ", timeline.hosts.size(),
-             timeline.hosts.size() == 1 ? " rank" : " ranks", ", ", ranks_per_node(timeline),
-             " per node, with the recorded batch per rank"),
+      concat("forecast from the steps recorded on ", counted(timeline.hosts.size(), "rank"), ", ",
+             ranks_per_node(timeline), " per node, with the recorded batch per rank"),
       forecaster.head()};
   for (const int ranks : request.ranks) lines.push_back(forecaster.line(ranks));
   if (timeline.images_per_rank > 0) lines.push_back(forecaster.fixed_batch());

@@ -158,8 +158,8 @@ std::string grid(const Scales& scales, std::size_t axis) {
 /// The text alternative of a picture.
 std::string description(const Chart& chart, std::size_t axis) {
   const auto kind = static_cast<Axis>(axis);
-  std::string text = concat(chart.title, " over ", kAxisNames[axis], ", ", chart.series.size(),
-                            chart.series.size() == 1 ? " line." : " lines.");
+  std::string text =
+      concat(chart.title, " over ", kAxisNames[axis], ", ", counted(chart.series.size(), "line"), ".");
   for (const Series& series : chart.series) {
     const Point *first = nullptr, *last = nullptr, *least = nullptr, *most = nullptr;
     for (const Point& point : series.points) {

@@ -37,9 +37,8 @@ std::string sentence(const RunEvent& event) {
     default:
       break;
   }
-  std::string text =
-      concat(event.ranks, event.ranks == 1 ? " rank" : " ranks", event.hosts.empty() ? "" : " on ",
-             event.hosts, ", global batch ", event.global_batch, ", to step ", event.total_steps);
+  std::string text = concat(counted(event.ranks, "rank"), event.hosts.empty() ? "" : " on ", event.hosts,
+                            ", global batch ", event.global_batch, ", to step ", event.total_steps);
   if (event.kind == RunEventKind::start) return text;
   const std::size_t blank = std::min(event.text.find(' '), event.text.size());
   text += event.text.empty() ? "; the previous start left no exit record: it was probably killed"
@@ -55,8 +54,7 @@ std::string sentence(const RunEvent& event) {
 std::string mark_text(const RunEvent& event) {
   constexpr std::size_t kMost = 120;
   if (!begins(event)) return shortened(event.text, kMost);
-  if (letter_of(event) == "resume")
-    return concat("resumed with ", event.ranks, event.ranks == 1 ? " rank" : " ranks");
+  if (letter_of(event) == "resume") return "resumed with " + counted(event.ranks, "rank");
   if (event.text.empty()) return "the run was killed after this step";
   return shortened(concat("the run failed after this step: ", event.text), kMost);
 }

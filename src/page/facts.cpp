@@ -39,7 +39,7 @@ std::string accuracy_text(const std::vector<report::EvaluationReport>& evaluatio
 std::string speed_text(const Run& run) {
   std::string text = concat(whole(recent_speed(run)), " images/s");
   const int ranks = rank_count(run);
-  if (ranks > 0) text += concat(" over ", ranks, ranks == 1 ? " rank" : " ranks");
+  if (ranks > 0) text += " over " + counted(ranks, "rank");
   return text + concat("; ", duration(run.seconds.back()), " of training");
 }
 
@@ -97,7 +97,7 @@ std::string headline(const Run& run) {
     const std::string* const model = find_item(run.checkpoint->progress.identity, "model");
     add(model == nullptr ? std::string() : *model);
   }
-  if (const int ranks = rank_count(run); ranks > 0) add(concat(ranks, ranks == 1 ? " rank" : " ranks"));
+  if (const int ranks = rank_count(run); ranks > 0) add(counted(ranks, "rank"));
   if (run.checkpoint) {
     add(run.checkpoint->provenance.precision);
     add(run.checkpoint->provenance.backend);

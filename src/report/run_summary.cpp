@@ -74,9 +74,8 @@ std::vector<std::string> budget_table(const Timeline& timeline) {
   if (e.steps == 0) return {};
   const double step_ms = std::accumulate(budget.step_ms.begin(), budget.step_ms.end(), 0.0) / e.ranks;
   std::vector<std::string> lines = {
-      concat("where the time of a step goes: ms of ", e.steps,
-             e.steps == 1 ? " sampled step" : " sampled steps", " on ", e.ranks,
-             e.ranks == 1 ? " rank" : " ranks"),
+      concat("where the time of a step goes: ms of ", counted(e.steps, "sampled step"), " on ",
+             counted(e.ranks, "rank")),
       fmt::format("{:<20}|{:>9} |{:>9} |{:>9} |{:>10}", "section", "min", "mean", "max", "% of step"),
       std::string(64, '-')};
   for (const auto& section : names_of(Section{})) {

@@ -257,8 +257,8 @@ std::string Verdict::main_sentence() const {
 
 std::string Verdict::scaling() const {
   const double times = 1.0 / *e_.computation_scaling;
-  const std::string than = concat(" the computing time that it takes on ", e_.baseline_ranks,
-                                  e_.baseline_ranks == 1 ? " rank" : " ranks");
+  const std::string than =
+      concat(" the computing time that it takes on ", counted(e_.baseline_ranks, "rank"));
   if (e_.baseline_ranks >= e_.ranks) {
     return fmt::format("an image takes {:.2f} times{}; a baseline with fewer ranks would show how it scales",
                        times, than);
@@ -312,13 +312,13 @@ std::vector<std::string> notes(const Efficiencies& e, const Timeline& timeline, 
     lines.emplace_back("a step here is all local steps between two averagings plus the averaging");
   if (!e.missing_ranks.empty())
     lines.push_back(concat(rank_list(e.missing_ranks), " recorded no samples: the numbers cover the other ",
-                           e.ranks, e.ranks == 1 ? " rank" : " ranks"));
+                           counted(e.ranks, "rank")));
   if (e.left_out_steps > 0)
     lines.push_back(concat(e.left_out_steps, " of ", e.steps + e.left_out_steps,
                            " sampled steps lack a rank and are left out"));
   if (e.steps < kFewSteps)
-    lines.push_back(concat("only ", e.steps, e.steps == 1 ? " sampled step" : " sampled steps",
-                           ": a longer run gives a more reliable verdict"));
+    lines.push_back(
+        concat("only ", counted(e.steps, "sampled step"), ": a longer run gives a more reliable verdict"));
   const auto& uncertain = timeline.clock_uncertainty_ns;
   const auto worst = std::ranges::max_element(uncertain);
   if (worst != uncertain.end() && 1e-6 * static_cast<double>(*worst) > 0.02 * e.step_ms) {

@@ -386,8 +386,8 @@ std::vector<std::string> resume_notes(const Start& start, const StartedRun& now)
   const std::int64_t then = find_number(start.progress.resolved, "ranks").value_or(0);
   if (then < 1 || then == now.ranks) return notes;
   if (now.by_worker || !start.progress.batches.empty()) {
-    notes.push_back(concat("note: the samples of each of ", now.ranks,
-                           now.ranks == 1 ? " worker" : " workers", " continue where those of ", then,
+    notes.push_back(concat("note: the samples of each of ", counted(now.ranks, "worker"),
+                           " continue where those of ", then,
                            " were on average: in the current epoch some may repeat or be skipped"));
     return notes;
   }
@@ -397,7 +397,7 @@ std::vector<std::string> resume_notes(const Start& start, const StartedRun& now)
       shard_change(now.samples, now.global_batch, start.progress.step, static_cast<int>(then), now.ranks);
   if (change.seamless) return notes;
   notes.push_back(concat(
-      "note: with --shuffle shard each of ", now.ranks, now.ranks == 1 ? " rank" : " ranks",
+      "note: with --shuffle shard each of ", counted(now.ranks, "rank"),
       " holds different samples than each of ", then,
       " did: in the current epoch some samples may repeat or be skipped; from the next epoch on, ",
       "which all ranks have reached after step ", change.step, ", each epoch has each sample exactly once"));

@@ -208,8 +208,8 @@ int report_self_check(config::TrainConfig config, const comm::World& world, cons
   plan.info.test_count = 10'000;
   config::check(plan.config);
   step::resolve_threads(plan);
-  log.info(concat("self-check of ", world.size(), world.size() == 1 ? " rank" : " ranks", ": model ",
-                  plan.config.model, ", batch ", plan.config.batch_size));
+  log.info(concat("self-check of ", counted(world.size(), "rank"), ": model ", plan.config.model, ", batch ",
+                  plan.config.batch_size));
   log.info(devices_of(step::backend_options(plan), world, check));
   const double began = steady_seconds();
   const SelfCheckReport report = run_check(plan, world, make_platform, check);

@@ -44,8 +44,8 @@ report::RunEvent start_event(const step::Plan& plan, std::uint64_t step, std::ui
 
 std::string repeat_text(std::uint64_t step, std::uint64_t reached) {
   const std::uint64_t repeated = reached - step;
-  return concat("the previous start logged step ", reached, ": this start repeats ", repeated,
-                repeated == 1 ? " step" : " steps",
+  return concat("the previous start logged step ", reached, ": this start repeats ",
+                counted(repeated, "step"),
                 step == 0 ? ", because the run directory holds no later checkpoint" : "");
 }
 
