@@ -171,23 +171,18 @@ std::string to_json(const AllReduceTiming& t, int nodes, const std::string& devi
 }
 
 void add_all_reduce(CLI::App& app, AllReduceOptions& options) {
-  app.add_option("--sizes", options.sizes, "Bytes per array; K, M and G are powers of 1024")
-      ->delimiter(',')
-      ->capture_default_str();
+  app.add_option("--sizes", options.sizes, "Bytes per array; K, M and G are powers of 1024")->delimiter(',');
   app.add_option("--algorithms", options.config.algorithms,
                  "Algorithms to measure [all that these nodes or GPUs allow]")
       ->delimiter(',')
-      ->check(one_of(collective_names()));
+      ->check(one_of(collective_names()))
+      ->default_str("");
   add_wire(app, options.wire);
   app.add_option("--seconds", options.config.seconds, "Seconds per size, about")
-      ->check(number(0.001, 3600.0))
-      ->capture_default_str();
-  app.add_option("--device", options.device, "Memory that holds the arrays")
-      ->check(one_of({"cpu", "cuda"}))
-      ->capture_default_str();
+      ->check(number(0.001, 3600.0));
+  app.add_option("--device", options.device, "Memory that holds the arrays")->check(one_of({"cpu", "cuda"}));
   app.add_option("--nccl-algo", options.nccl_algorithm, "Algorithm of NCCL")
-      ->check(one_of({"auto", "ring", "tree"}))
-      ->capture_default_str();
+      ->check(one_of({"auto", "ring", "tree"}));
   app.add_flag("--nccl-nvls", options.nccl_nvls, "Let NCCL use NVLS");
   app.add_flag("--share-gpus", options.share_gpus, "Let several ranks use one GPU: slow, for tests");
   app.add_option("--json", options.json, "File to write as well: one object per size and algorithm");

@@ -383,32 +383,28 @@ int evaluate(EvalOptions options, comm::World& world) {
 int main(int argc, char** argv) {
   CLI::App cli("Print the test accuracy of a checkpoint, in total and per class, on one or more ranks.",
                "cifar_mpi_eval");
+  cli.option_defaults()->always_capture_default();
   EvalOptions options;
-  cli.add_option("checkpoint", options.checkpoint, "Checkpoint, or run directory for its newest one")
-      ->capture_default_str();
+  cli.add_option("checkpoint", options.checkpoint, "Checkpoint, or run directory for its newest one");
   cli.add_option("--data", options.config.data, "Dataset file [the run's, $CIFAR_MPI_DATA, data/cifar10.h5]");
   cli.add_option("--weights", options.weights, "Moving averages of the weights (ema), or the weights")
-      ->check(app::one_of({"ema", "raw"}))
-      ->capture_default_str();
+      ->check(app::one_of({"ema", "raw"}));
   cli.add_option("--device", options.device, "Device; auto: the CPU if built in, else a GPU")
-      ->check(app::one_of({"auto", "cpu", "cuda"}))
-      ->capture_default_str();
+      ->check(app::one_of({"auto", "cpu", "cuda"}));
   cli.add_option("--precision", options.precision, "Arithmetic of the network")
-      ->check(app::one_of({"auto", "fp32", "bf16"}))
-      ->capture_default_str();
+      ->check(app::one_of({"auto", "fp32", "bf16"}));
   cli.add_option("--threads", options.config.threads, "CPU threads per rank; auto: a fair share of the cores")
       ->transform(app::threads())
       ->default_str("auto");
   cli.add_option("--batch-size", options.config.batch_size, "Images per rank at once; affects speed only")
-      ->check(app::number(1, 1 << 16))
-      ->capture_default_str();
+      ->check(app::number(1, 1 << 16));
   cli.add_option("--views", options.config.views, "Views of each image: 1, 2 (mirrored) or 6 (also moved)")
-      ->check(app::one_of({"1", "2", "6"}))
-      ->capture_default_str();
+      ->check(app::one_of({"1", "2", "6"}));
   auto* const watch = cli.add_flag("--watch", options.watch,
                                    "Evaluate each new checkpoint of a run directory until interrupted");
   auto* const predict = cli.add_option("--predict", options.predict, "Classify PNG and JPEG files instead")
                             ->option_text("IMAGE...")
+                            ->default_str("")
                             ->excludes(watch);
   cli.add_option("--predictions", options.predictions,
                  "Also write the logits of all test images, .csv or .h5")
@@ -425,12 +421,10 @@ int main(int argc, char** argv) {
   cli.add_flag("--force", options.force, "Overwrite earlier results of --predictions or --export-onnx");
   cli.add_option("--interval", options.interval_s, "Seconds between two searches with --watch")
       ->needs(watch)
-      ->check(app::number(0.05, 86400.0))
-      ->capture_default_str();
+      ->check(app::number(0.05, 86400.0));
   cli.add_option("--timeout", options.timeout_s,
                  "Seconds without progress after which the job ends, or never")
-      ->transform(app::timeout())
-      ->capture_default_str();
+      ->transform(app::timeout());
   app::add_help(cli,
                 "Examples:\n  mpirun -np 2 cifar_mpi_eval runs/tutorial\n"
                 "  cifar_mpi_eval --weights raw runs/tutorial/checkpoints/latest\n"
