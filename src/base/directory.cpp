@@ -57,6 +57,10 @@ Directory::Directory(const std::string& path)
 Directory::Directory(const DirectoryEntry& folder)
     : Directory(folder.folder(), folder.name(), kFolder | O_NOFOLLOW, folder.path()) {}
 
+Directory Directory::if_any(const std::string& path) try { return Directory(path); } catch (const Error&) {
+  return {};
+}
+
 Directory Directory::make(const std::string& path) {
   std::error_code error;
   std::filesystem::create_directories(path, error);

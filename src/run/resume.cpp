@@ -25,21 +25,12 @@ std::string newest_later_than(const Directory& run, std::uint64_t step) {
   return steps.empty() || steps.back() <= step ? std::string() : checkpoint_path(run.path(), steps.back());
 }
 
-/// Empty if `path` is not a folder.
-std::optional<Directory> folder_at(const std::string& path) {
-  try {
-    return Directory(path);
-  } catch (const Error&) {
-    return std::nullopt;
-  }
-}
-
 /// Whether `path` names the run directory itself.
 bool is_run(const std::string& path, const Directory& run) {
-  const std::optional<Directory> folder = folder_at(path);
+  const Directory folder = Directory::if_any(path);
   struct stat a {
   }, b{};
-  return folder && ::fstat((*folder / "lock").folder(), &a) == 0 &&
+  return folder && ::fstat((folder / "lock").folder(), &a) == 0 &&
          ::fstat((run / "lock").folder(), &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
 }
 
@@ -180,8 +171,8 @@ std::optional<FoundCheckpoint> newest_valid_checkpoint(const Directory& run, con
 }
 
 FoundCheckpoint read_asked_checkpoint(const std::string& path, const Log& log) {
-  if (const std::optional<Directory> folder = folder_at(path)) {
-    if (auto found = newest_valid_checkpoint(*folder, log)) return std::move(*found);
+  if (const Directory folder = Directory::if_any(path)) {
+    if (auto found = newest_valid_checkpoint(folder, log)) return std::move(*found);
   }
   const InputFile file = open_checkpoint(path);
   require_checkpoint(file);

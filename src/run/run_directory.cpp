@@ -25,14 +25,6 @@ namespace {
 /// How the record of a finished run begins.
 constexpr const char* kFinished = "0 ";
 
-bool is_folder(const std::string& path) {
-  try {
-    return static_cast<bool>(Directory(path));
-  } catch (const Error&) {
-    return false;
-  }
-}
-
 bool holds(const Directory& folder, const char* file) {
   const std::vector<std::string> names = folder.names();
   return std::ranges::find(names, file) != names.end();
@@ -113,12 +105,8 @@ void lead(const comm::World& world, comm::Heartbeat* heart,
 
 /// The newest checkpoint of a run directory, or why there is none; nothing if `path` is not a folder.
 std::optional<InputFile> newest_of_folder(const std::string& path) {
-  Directory run;
-  try {
-    run = Directory(path);
-  } catch (const Error&) {
-    return std::nullopt;
-  }
+  const Directory run = Directory::if_any(path);
+  if (!run) return std::nullopt;
   try {
     const std::vector<std::uint64_t> steps = list_checkpoints(run);
     if (!steps.empty()) return open_checkpoint(run, steps.back());
@@ -242,7 +230,7 @@ RunDirectory::RunDirectory(std::string path, const comm::World& world, comm::Hea
     : world_(world) {
   const Log log(world.rank());
   lead(world, heart, [&](const RunLock::Pause& pause) {
-    made_ = !is_folder(path);
+    made_ = !Directory::if_any(path);
     directory_ = make_folders(path);
     lock_.emplace(
         directory_, this_process(), [&](const std::string& why) { log.info(why); },
@@ -257,11 +245,8 @@ RunDirectory::RunDirectory(std::string path, const comm::World& world, comm::Hea
     if (!last_end_.starts_with(kFinished)) remove_file(directory_ / "exit");
     remove_temporary_files(directory_);
   });
-  if (world.rank() == 0) return;
-  try {
-    directory_ = Directory(path);
-  } catch (const Error&) {  // the rank needs it only to record a failure; it then reports that it cannot
-  }
+  // Other ranks need it only to record a failure; they then report that they cannot.
+  if (world.rank() != 0) directory_ = Directory::if_any(path);
 }
 
 RunDirectory::~RunDirectory() {
