@@ -62,7 +62,6 @@ void find_state(Run& run) {
     run.problems.push_back(
         concat((run.directory / "exit").path(), " is left out: it does not begin with an exit code"));
   } else if (!exit.empty()) {
-    run.state = State::ended;
     const std::size_t blank = digits;
     run.state_text = concat("the last start ended with code ", exit.substr(0, blank), ": ",
                             exit.substr(std::min(blank + 1, exit.size())));
@@ -90,7 +89,6 @@ void find_state(Run& run) {
   if (stale.empty() && silent > run::patience_s(holder, me))
     stale = fmt::format("by this machine's clock it was last renewed {:.0f} s ago", silent);
   if (stale.empty()) {
-    run.state = State::running;
     run.state_text =
         concat("a run is active here, process ", holder.pid, " on ", holder.host, " since ", holder.since);
     if (const auto metrics = read_small_file(run.directory / "metrics.jsonl"))
