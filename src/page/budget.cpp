@@ -18,11 +18,6 @@ using report::StepBudget;
 
 std::string milliseconds(double value) { return fmt::format("{:.2f}", value); }
 
-std::string scrolled(const std::string& label, const std::string& table) {
-  return concat("<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"", label, "\">", table,
-                "</div>");
-}
-
 /// The ranks to show, as indices into the budget: all, or, if there are many, those with the longest and
 /// those with the shortest work in a step.
 std::vector<std::size_t> shown_ranks(const StepBudget& budget) {
@@ -72,19 +67,15 @@ std::string bars(const report::Timeline& timeline, const StepBudget& budget,
 
 std::string rank_table(const report::Timeline& timeline, const StepBudget& budget,
                        const std::vector<std::size_t>& shown) {
-  std::string head = "<th scope=\"col\">rank</th>", rows;
-  for (const auto& [_, section] : names_of(report::Section{}))
-    head += concat("<th scope=\"col\">", title_of(section, timeline), "</th>");
+  std::string head = column("rank"), rows;
+  for (const auto& [_, section] : names_of(report::Section{})) head += column(title_of(section, timeline));
   for (const std::size_t r : shown) {
     rows += concat("<tr><th scope=\"row\">", html(rank_name(timeline, budget.ranks[r])), "</th>");
     for (const auto& section : budget.section_ms) rows += concat("<td>", milliseconds(section[r]), "</td>");
     rows += concat("<td>", milliseconds(budget.step_ms[r]), "</td></tr>");
   }
   return concat("<details><summary>Table: milliseconds of a step by rank</summary>",
-                scrolled("Milliseconds of a step by rank",
-                         concat("<table><thead><tr>", head, "<th scope=\"col\">step</th></tr></thead><tbody>",
-                                rows, "</tbody></table>")),
-                "</details>");
+                table_html("Milliseconds of a step by rank", head + column("step"), rows), "</details>");
 }
 
 /// Mean milliseconds of a step, by task, then rank.
@@ -123,16 +114,10 @@ std::string task_table(const report::Timeline& timeline) {
                    "</td><td class=\"amount\"><span class=\"b", static_cast<int>(sections[t]), ' ',
                    place_class(share), "\"></span></td></tr>");
   }
-  return concat(
-      "<details><summary>Table: milliseconds of a step by task</summary>",
-      scrolled(
-          "Milliseconds of a step by task",
-          concat(
-              "<table><thead><tr><th scope=\"col\">task</th><th scope=\"col\" class=\"word\">section</th><th "
-              "scope=\"col\">mean over ranks</th><th scope=\"col\">least</th><th scope=\"col\">most</th><th "
-              "scope=\"col\">slowest rank</th><td></td></tr></thead><tbody>",
-              rows, "</tbody></table>")),
-      "</details>");
+  std::string head = column("task") + column("section", kWords);
+  for (const char* const name : {"mean over ranks", "least", "most", "slowest rank"}) head += column(name);
+  return concat("<details><summary>Table: milliseconds of a step by task</summary>",
+                table_html("Milliseconds of a step by task", head + "<td></td>", rows), "</details>");
 }
 
 }  // namespace

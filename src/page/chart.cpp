@@ -253,14 +253,11 @@ std::string table(const Chart& chart) {
       rows += "</tr>";
     }
   }
-  return concat("<details><summary>Table: ", html(chart.title),
-                "</summary><div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Table: ",
-                html(chart.title),
-                "\"><table><thead><tr><th scope=\"col\">line</th><th scope=\"col\">step</th><th "
-                "scope=\"col\">epoch</th>"
-                "<th scope=\"col\">training time</th><th scope=\"col\">value</th><th "
-                "scope=\"col\">least</th><th scope=\"col\">most</th></tr></thead><tbody>",
-                rows, "</tbody></table></div></details>");
+  std::string head;
+  for (const char* const name : {"line", "step", "epoch", "training time", "value", "least", "most"})
+    head += column(name);
+  const std::string title = "Table: " + html(chart.title);
+  return concat("<details><summary>", title, "</summary>", table_html(title, head, rows), "</details>");
 }
 
 }  // namespace

@@ -94,13 +94,10 @@ std::string events_html(const std::vector<Run>& runs) {
       rows += row(run, events[i], runs.size() > 1);
   }
   if (rows.empty()) return {};
-  return concat(
-      "<section id=\"events\"><h2>What happened</h2><div class=\"scroll\" tabindex=\"0\" role=\"region\" "
-      "aria-label=\"What happened\"><table><thead><tr>",
-      runs.size() > 1 ? "<th scope=\"col\">run</th>" : "",
-      "<th scope=\"col\">time</th><th scope=\"col\">step</th><th scope=\"col\" class=\"word\">event</th><th "
-      "scope=\"col\" class=\"word\">details</th></tr></thead><tbody>",
-      rows, "</tbody></table></div></section>\n");
+  std::string head = runs.size() > 1 ? column("run") : "";
+  head += column("time") + column("step") + column("event", kWords) + column("details", kWords);
+  return concat("<section id=\"events\"><h2>What happened</h2>", table_html("What happened", head, rows),
+                "</section>\n");
 }
 
 }  // namespace cifar_mpi::page
