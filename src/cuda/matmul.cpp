@@ -7,7 +7,6 @@
 
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/text.hpp"
-#include "cuda/plain_matmul.hpp"
 #include "cuda/relu.hpp"
 #include "cuda/sum.hpp"
 
@@ -108,19 +107,6 @@ std::uint32_t value_of(const cublasLtMatmulAlgo_t& algorithm, const Setting& set
     return 0;
   }
   return std::bit_cast<std::uint32_t>(memory);  // hosts of GPUs are little-endian
-}
-
-PlainMatmul plain(const MatmulShape& shape) {
-  return {shape.m,
-          shape.n,
-          shape.k,
-          shape.transpose_a,
-          shape.transpose_b,
-          shape.in,
-          shape.out,
-          shape.epilogue != Epilogue::none,
-          shape.epilogue == Epilogue::bias_relu,
-          shape.slices};
 }
 
 /// Tensor cores process rows of bf16 in groups of 16 bytes. Other rows are not supported, so that every GPU
@@ -252,7 +238,7 @@ void Matmul::run(cudaStream_t stream, const void* a, const void* b, void* d, con
     check(launch(stream, a, b, d, bias, workspace), "starting a matrix product");
     if (relu_behind_) relu_forward(stream, shape_.out, d, d, shape_.m * shape_.n);
   } else {
-    plain_matmul(stream, plain(shape_), a, b, shape_.slices > 1 ? workspace : d, bias);
+    plain_matmul(stream, shape_, a, b, shape_.slices > 1 ? workspace : d, bias);
   }
   if (shape_.slices == 1) return;
   add_ranks(stream, static_cast<float*>(d), static_cast<const float*>(workspace),
