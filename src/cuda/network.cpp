@@ -16,8 +16,6 @@ namespace cifar_mpi::cuda {
 namespace {
 
 using engine::Format;
-using engine::Lane;
-using engine::Task;
 using engine::ValueFormat;
 
 /// "24x24 "
