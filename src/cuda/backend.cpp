@@ -158,12 +158,6 @@ class CudaBackend final : public engine::Backend {
 
 std::string describe() { return library_versions(); }
 
-std::string unusable() { return why_unusable(); }
-
-bool has_gpu() { return gpu_is_there(); }
-
-std::string identity(const engine::BackendOptions& options) { return gpu_identity(options); }
-
 std::unique_ptr<engine::Backend> make_backend(const engine::BackendOptions& options) {
   return make_platform(options).backend;
 }

@@ -19,6 +19,7 @@
 #include "cifar_mpi/base/hash.hpp"
 #include "cifar_mpi/base/log.hpp"
 #include "cifar_mpi/base/text.hpp"
+#include "cifar_mpi/cuda/backend.hpp"
 #include "cuda/control.hpp"
 #include "cuda/device_choice.hpp"
 #include "cuda/handles.hpp"
@@ -68,7 +69,7 @@ std::string why_no_blas() {
 }
 
 void require_usable() {
-  if (const std::string reason = why_unusable(); !reason.empty()) {
+  if (const std::string reason = unusable(); !reason.empty()) {
     throw Error(ErrorKind::device, concat("--device cuda: ", reason, "; use --device cpu"));
   }
 }
@@ -99,7 +100,7 @@ bool unwinding() { return std::uncaught_exceptions() > 0; }
 
 }  // namespace
 
-std::string why_unusable() {
+std::string unusable() {
   int driver = 0, runtime = 0, count = 0;
   if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0) return "no NVIDIA driver";
   static_cast<void>(cudaRuntimeGetVersion(&runtime));
@@ -131,7 +132,7 @@ std::string library_versions() {
                 library_version(static_cast<std::size_t>(nccl)));
 }
 
-bool gpu_is_there() {
+bool has_gpu() {
   int driver = 0, count = 0;
   // The runtime reports the same for a missing driver as for an old one.
   if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0) return false;
@@ -140,7 +141,7 @@ bool gpu_is_there() {
   return status == cudaErrorInsufficientDriver || (status == cudaSuccess && count > 0);
 }
 
-std::string gpu_identity(const engine::BackendOptions& options) {
+std::string identity(const engine::BackendOptions& options) {
   require_usable();
   const int ordinal = choose(options);
   cudaDeviceProp properties{};

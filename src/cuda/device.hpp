@@ -65,16 +65,6 @@ class Device {
 /// "0000:1b:00.0"
 std::string pci_text(std::uint64_t number);
 
-/// The reason why this process cannot use a GPU, in a few words; empty if it can.
-std::string why_unusable();
-
-/// Whether there is a GPU, usable or not.
-bool gpu_is_there();
-
-/// The name, address and UUID of the GPU that a rank with these options uses, the driver and the libraries. Throws
-/// Error{device} as Device does.
-std::string gpu_identity(const engine::BackendOptions& options);
-
 /// "CUDA 13.0, cuDNN 9.19.0, cuBLASLt 13.1.0, NCCL 2.28.9": the loaded versions, which may differ from those of the
 /// build.
 std::string library_versions();

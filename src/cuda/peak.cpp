@@ -54,7 +54,7 @@ Buffer random_values(Device& device, ValueType type, std::size_t count) {
 /// The GPU that the backend of this process uses.
 engine::BackendOptions current_device() {
   int ordinal = 0;
-  if (const std::string reason = why_unusable(); !reason.empty()) {
+  if (const std::string reason = unusable(); !reason.empty()) {
     throw Error(ErrorKind::device, concat("--device cuda: ", reason, "; use --device cpu"));
   }
   check(cudaGetDevice(&ordinal), "asking for the GPU in use");
