@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <charconv>
 #include <cmath>
 #include <limits>
 #include <map>
@@ -12,6 +11,7 @@
 #include <string_view>
 
 #include "cifar_mpi/base/hash.hpp"
+#include "cifar_mpi/base/parse_number.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "hdf5/hdf5.hpp"
 
@@ -256,13 +256,12 @@ std::vector<std::uint64_t> read_batches(const hdf5::Reader& file) {
   std::vector<std::uint64_t> batches;
   if (!file.has(kBatches)) return batches;
   for (const std::string& line : file.read_strings(kBatches)) {
-    std::uint64_t count = 0;
-    const auto [end, error] = std::from_chars(line.data(), line.data() + line.size(), count);
-    if (error != std::errc() || end != line.data() + line.size() || count > kMost) {
+    const auto count = parse_number<std::uint64_t>(line);
+    if (!count || *count > kMost) {
       throw Error(ErrorKind::checkpoint, concat(file.path(), " is damaged: ", kBatches, " holds \"", line,
                                                 "\", which is not a number of batches"));
     }
-    batches.push_back(count);
+    batches.push_back(*count);
   }
   return batches;
 }
