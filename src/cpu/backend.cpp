@@ -65,7 +65,7 @@ class CpuBackend final : public engine::Backend {
 
   Buffer allocate_pinned(std::size_t bytes) override { return allocate_host(bytes); }
 
-  void copy(std::byte* dst, const std::byte* src, std::size_t bytes) override {
+  void copy(void* dst, const void* src, std::size_t bytes) override {
     if (bytes != 0) std::memcpy(dst, src, bytes);
   }
 

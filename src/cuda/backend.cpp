@@ -41,9 +41,7 @@ class CudaBackend final : public engine::Backend {
 
   Buffer allocate(std::size_t bytes) override { return device_.allocate(bytes); }
   Buffer allocate_pinned(std::size_t bytes) override { return cuda::allocate_pinned(bytes); }
-  void copy(std::byte* dst, const std::byte* src, std::size_t bytes) override {
-    device_.copy(dst, src, bytes);
-  }
+  void copy(void* dst, const void* src, std::size_t bytes) override { device_.copy(dst, src, bytes); }
 
   engine::TowerKernels plan(const engine::TowerSpec& spec) override {
     engine::TowerSpec resolved = spec;

@@ -229,7 +229,7 @@ Buffer Device::allocate(std::size_t bytes) const {
   return buffer;
 }
 
-void Device::copy(std::byte* dst, const std::byte* src, std::size_t bytes) {
+void Device::copy(void* dst, const void* src, std::size_t bytes) {
   if (bytes == 0) return;
   check(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, copies_.get()), "copying");
   check(cudaStreamSynchronize(copies_.get()), "copying");
@@ -253,9 +253,7 @@ TrialMemory::TrialMemory(Device& device, std::size_t bytes)
   device.copy(nans_.data(), ones.data(), ones.size());
   trial_.nans = nans_.data();
   trial_.nan_bytes = nans_.size();
-  trial_.read = [&device](void* dst, const void* src, std::size_t count) {
-    device.copy(static_cast<std::byte*>(dst), static_cast<const std::byte*>(src), count);
-  };
+  trial_.read = [&device](void* dst, const void* src, std::size_t count) { device.copy(dst, src, count); };
   trial_.blas = device.blas();
   trial_.dnn = &device.dnn();
   trial_.stream = device.stream(engine::kCompute);

@@ -46,7 +46,7 @@ class Device {
   /// Zeroed, 256-byte aligned. Throws Error{device} with the sizes when there is not enough.
   Buffer allocate(std::size_t bytes) const;
   /// Between any two places, host or device; returns when done. Does not wait for the lanes.
-  void copy(std::byte* dst, const std::byte* src, std::size_t bytes);
+  void copy(void* dst, const void* src, std::size_t bytes);
 
   cublasLtHandle_t blas();
   DnnHandles& dnn() { return dnn_; }

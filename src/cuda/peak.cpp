@@ -42,7 +42,7 @@ Buffer random_values(Device& device, ValueType type, std::size_t count) {
     values[i] = uniform01(static_cast<std::uint32_t>(i * 2654435761u)) - 0.5f;
   }
   Buffer wide = device.allocate(count * sizeof(float));
-  device.copy(wide.data(), reinterpret_cast<const std::byte*>(values.data()), wide.size());
+  device.copy(wide.data(), values.data(), wide.size());
   if (type == ValueType::fp32) return wide;
   Buffer narrow = device.allocate(count * bytes_per(ValueType::bf16));
   round_to_bf16(device.stream(engine::kCompute), wide.as<float>(), narrow.data(),

@@ -167,7 +167,7 @@ std::vector<run::NamedTensor> export_block(engine::Backend& backend, const lower
                                            const model::ParamTable& params, const Buffer& block) {
   const engine::ParamLayout& layout = tower.layout();
   std::vector<float> physical(layout.floats);
-  backend.copy(reinterpret_cast<std::byte*>(physical.data()), block.data(), layout.floats * sizeof(float));
+  backend.copy(physical.data(), block.data(), layout.floats * sizeof(float));
   std::vector<run::NamedTensor> tensors;
   for (std::size_t p = 0; p < params.size(); ++p) {
     const auto& entry = layout.entries[p];
@@ -186,8 +186,7 @@ void import_block(engine::Backend& backend, const lower::Tower& tower,
     const auto& entry = layout.entries[p];
     tower.from_logical(p, tensors[p].values, std::span(physical).subspan(entry.offset, entry.floats));
   }
-  backend.copy(block.data(), reinterpret_cast<const std::byte*>(physical.data()),
-               layout.floats * sizeof(float));
+  backend.copy(block.data(), physical.data(), layout.floats * sizeof(float));
 }
 
 }  // namespace cifar_mpi::evaluation

@@ -313,8 +313,7 @@ CheckRow compare_sums(CheckStep& device, bool graphs) {
   CheckRow wrong;  // the first one; a rank that finds it continues with the others
   for (const bool first_time : {true, false}) {  // a runner of graphs makes one in the second replay
     const char* const how = first_time ? "on lanes" : graphs ? "in a graph" : "on lanes again";
-    backend.copy(std::as_writable_bytes(block).data(), std::as_bytes(std::span(mine)).data(),
-                 block.size_bytes());
+    backend.copy(block.data(), mine.data(), block.size_bytes());
     try {
       const ExchangeGuard guard(device);
       runner->replay();
@@ -323,8 +322,7 @@ CheckRow compare_sums(CheckStep& device, bool graphs) {
       if (first_time || !graphs || error.kind() == ErrorKind::comm) throw;
       return refused(error);
     }
-    backend.copy(std::as_writable_bytes(std::span(found)).data(), std::as_bytes(block).data(),
-                 block.size_bytes());
+    backend.copy(found.data(), block.data(), block.size_bytes());
     const std::size_t summed = control + trained;
     std::size_t differ = 0, first = summed;
     for (std::size_t i = summed; i-- > 0;) {

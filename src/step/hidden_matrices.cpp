@@ -101,7 +101,7 @@ void allocate_hidden(const Plan& plan, const Device& device, Blocks& blocks) {
     std::ranges::copy(places_of(*device.tower, p, values), std::back_inserter(places));
   }
   hidden.places = device.backend->allocate(places.size() * sizeof(std::uint32_t));
-  device.backend->copy(hidden.places.data(), std::as_bytes(std::span(places)).data(), hidden.places.size());
+  device.backend->copy(hidden.places.data(), places.data(), hidden.places.size());
   const std::uint32_t* next = hidden.places.as<const std::uint32_t>();
   for (engine::Matrix& matrix : hidden.matrices) {
     matrix.places = next;

@@ -395,7 +395,7 @@ void Loop::note_parameter_hash() {
   const std::uint64_t hash = s_.blocks.state.hash(*s_.device.backend);
   if (launches_.pace().in_step()) {
     std::byte* const place = s_.blocks.facts.data() + offsetof(engine::RankFacts, param_hash);
-    return s_.device.backend->copy(place, reinterpret_cast<const std::byte*>(&hash), sizeof hash);
+    return s_.device.backend->copy(place, &hash, sizeof hash);
   }
   const std::string difference =
       watch::desync_text(plan_.world.gather(hash), workers_hosts(plan_), launched() + 1);

@@ -116,8 +116,7 @@ double square_sum(engine::Backend& backend, const Buffer& block, const engine::P
   double lanes[kLanes] = {};
   for (std::size_t at = 0; at < entry.floats; at += piece.size()) {
     const std::span<float> part = std::span(piece).first(std::min(piece.size(), entry.floats - at));
-    backend.copy(reinterpret_cast<std::byte*>(part.data()), reinterpret_cast<const std::byte*>(weights + at),
-                 part.size_bytes());
+    backend.copy(part.data(), weights + at, part.size_bytes());
     for (std::size_t i = 0; i < part.size(); i += kLanes) {
       for (std::size_t j = 0; j < kLanes; ++j) {
         const double w = static_cast<double>(part[i + j]);
