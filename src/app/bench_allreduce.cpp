@@ -91,11 +91,11 @@ void check_on_host(const AllReduceOptions& options) {
                               : options.nccl_algorithm != "auto" ? "--nccl-algo"
                                                                  : nullptr;
   if (of_gpus != nullptr)
-    throw Error(ErrorKind::usage,
-                concat(of_gpus, " is for GPUs, but the arrays are in host memory; add --device cuda"));
+    throw Error(ErrorKind::usage, of_gpus,
+                " is for GPUs, but the arrays are in host memory; add --device cuda");
   for (const std::string& name : options.config.algorithms) {
     if (comm::find_collective(comm::collectives(), name) == nullptr)
-      throw Error(ErrorKind::usage, concat("--algorithms ", name, " sums between GPUs; add --device cuda"));
+      throw Error(ErrorKind::usage, "--algorithms ", name, " sums between GPUs; add --device cuda");
   }
 }
 
@@ -106,18 +106,15 @@ void check_on_gpus(AllReduceOptions& options) {
   for (const comm::CollectiveInfo& info : infos) choices += concat(", ", info.name);
   for (const std::string& name : options.config.algorithms) {
     if (name != "auto" && comm::find_collective(infos, name) == nullptr)
-      throw Error(ErrorKind::usage,
-                  concat("--algorithms ", name,
-                         " is not measured in GPU memory; with --device cuda choose of: ", choices));
+      throw Error(ErrorKind::usage, "--algorithms ", name,
+                  " is not measured in GPU memory; with --device cuda choose of: ", choices);
   }
   if (options.config.wire != comm::Wire::fp32)
-    throw Error(ErrorKind::usage, concat("--wire ", options.wire,
-                                         " is for messages between hosts; with --device cuda sums travel as "
-                                         "fp32"));
+    throw Error(ErrorKind::usage, "--wire ", options.wire,
+                " is for messages between hosts; with --device cuda sums travel as fp32");
   if (options.nccl_nvls && options.nccl_algorithm != "auto")
-    throw Error(ErrorKind::usage,
-                concat("--nccl-nvls cannot be combined with --nccl-algo ", options.nccl_algorithm,
-                       ", which is another algorithm; leave one of them out"));
+    throw Error(ErrorKind::usage, "--nccl-nvls cannot be combined with --nccl-algo ", options.nccl_algorithm,
+                ", which is another algorithm; leave one of them out");
   // NCCL uses one algorithm for the whole process; the fixed-tree sum gathers, which NCCL's tree cannot.
   const bool gathers = options.nccl_algorithm == "auto";
   auto& names = options.config.algorithms;
@@ -126,8 +123,8 @@ void check_on_gpus(AllReduceOptions& options) {
     const bool possible = gathers || !info.fixed_tree;
     if (all && possible) names.emplace_back(info.name);
     if (!possible && std::ranges::find(names, info.name) != names.end())
-      throw Error(ErrorKind::usage, concat("--algorithms ", info.name,
-                                           " gathers, and --nccl-algo is about sums; leave one out"));
+      throw Error(ErrorKind::usage, "--algorithms ", info.name,
+                  " gathers, and --nccl-algo is about sums; leave one out");
   }
 }
 
@@ -148,10 +145,9 @@ std::size_t parse_bytes(const std::string& text) {
   constexpr std::uint64_t kMost = std::uint64_t{4} << 30;
   if (error != std::errc{} || rest != end || value == 0 || value > (kMost >> shift) ||
       (value << shift) % sizeof(float) != 0) {
-    throw Error(ErrorKind::usage,
-                concat("--sizes: '", text,
-                       "' is not a length of fp32 arrays; give bytes, a multiple of 4 up to 4G, such as "
-                       "4K, 1M or 4273192"));
+    throw Error(
+        ErrorKind::usage, "--sizes: '", text,
+        "' is not a length of fp32 arrays; give bytes, a multiple of 4 up to 4G, such as 4K, 1M or 4273192");
   }
   return value << shift;
 }

@@ -100,7 +100,7 @@ std::string dataset_of_run(const std::string& run_dir) {
     }
     return {};
   } catch (const Error& damage) {
-    throw Error(damage.kind(), concat(damage.what(), "; correct it, or name the run's dataset with --data"));
+    throw Error(damage.kind(), damage.what(), "; correct it, or name the run's dataset with --data");
   }
 }
 
@@ -110,8 +110,7 @@ void refuse_unused(const CLI::App& cli, const EvalOptions& options) {
   for (const std::string other :
        {"--device", "--precision", "--threads", "--batch-size", "--views", "--json"}) {
     if (exports && cli.get_option(other)->count() > 0)
-      throw Error(ErrorKind::usage,
-                  concat(other, " is for evaluations, but --export-onnx makes none; leave it out"));
+      throw Error(ErrorKind::usage, other, " is for evaluations, but --export-onnx makes none; leave it out");
   }
   if (options.force && !exports && options.predictions.empty())
     throw Error(
@@ -123,8 +122,8 @@ void refuse_unused(const CLI::App& cli, const EvalOptions& options) {
                              : !options.config.data.empty() ? "--data names a dataset"
                                                             : nullptr;
   if (unused != nullptr)
-    throw Error(ErrorKind::usage, concat(unused, ", but ", exports ? "--export-onnx" : "--predict",
-                                         " reads no dataset; leave it out"));
+    throw Error(ErrorKind::usage, unused, ", but ", exports ? "--export-onnx" : "--predict",
+                " reads no dataset; leave it out");
 }
 
 /// A checkpoint of a run directory as seen by this rank.
@@ -226,8 +225,7 @@ std::string prepare_to_watch(const EvalOptions& options) {
   std::error_code error;
   const bool there = std::filesystem::exists(options.checkpoint, error);
   if (there && !is_folder(options.checkpoint)) {
-    throw Error(ErrorKind::usage,
-                concat("--watch follows a run directory, but ", options.checkpoint, " is not one"));
+    throw Error(ErrorKind::usage, "--watch follows a run directory, but ", options.checkpoint, " is not one");
   }
   static_cast<void>(data::DatasetFile(options.config.data));
   if (there && !run::list_checkpoints(Directory(options.checkpoint)).empty()) return {};
@@ -319,7 +317,7 @@ data::ImageSize read_image(const std::string& path, int size, std::span<std::uin
   return data::read_image(path, size, out);
 } catch (const Error& error) {
   if (error.kind() != ErrorKind::data) throw;  // not an error of the file
-  throw Error(error.kind(), concat(error.what(), "; --predict takes readable, whole PNG and JPEG files"));
+  throw Error(error.kind(), error.what(), "; --predict takes readable, whole PNG and JPEG files");
 }
 
 /// Classifies image files, which rank 0 reads. Needs no dataset.
@@ -332,9 +330,9 @@ void predict(const EvalOptions& options, const comm::World& world, const Log& lo
   world.together([&] {
     const Extent image = evaluation::recorded_network(checkpoint, file.path()).network.augment.source;
     if (image.height != image.width || image.channels != 3)
-      throw Error(ErrorKind::usage,
-                  concat(file.path(), " was trained on ", to_string(image), " images, but --predict makes ",
-                         "square RGB images; pack the images as a dataset and use --predictions"));
+      throw Error(ErrorKind::usage, file.path(), " was trained on ", to_string(image),
+                  " images, but --predict makes ",
+                  "square RGB images; pack the images as a dataset and use --predictions");
     images.size = image.width;
     if (world.rank() != 0) return;
     const auto bytes = static_cast<std::size_t>(image.count());

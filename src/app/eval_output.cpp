@@ -239,9 +239,8 @@ void check_predictions_file(const std::string& path, bool force) {
   } else if (path.ends_with(".csv")) {
     require_like_or_nothing(path, kCsvBegins, kWhat, kOption);
   } else {
-    throw Error(
-        ErrorKind::usage,
-        concat("--predictions ", path, ": the name says in which format to write; end it with .csv or .h5"));
+    throw Error(ErrorKind::usage, "--predictions ", path,
+                ": the name says in which format to write; end it with .csv or .h5");
   }
   prepare_output(path, force);
 }

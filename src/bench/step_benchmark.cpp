@@ -89,8 +89,8 @@ void require_applied(const BenchmarkRun& run, const Variants& variants) {
   }
   run.device.backend->copy(&counted, run.blocks.step_counter.data(), sizeof counted);
   if (counted == done) return;
-  throw Error(ErrorKind::diverged, concat("the loss of the measured steps is not finite from step ",
-                                          counted + 1, " of ", done, " on"));
+  throw Error(ErrorKind::diverged, "the loss of the measured steps is not finite from step ", counted + 1,
+              " of ", done, " on");
 }
 
 /// Of all threads of this process so far.

@@ -222,7 +222,7 @@ class Replays {
   void prepare_folder(const std::string& record) {
     folder_ = Directory::make(record);
     if (exists(folder_ / "metrics.jsonl"))
-      throw Error(ErrorKind::usage, concat(record, " holds a training run; give --record another folder"));
+      throw Error(ErrorKind::usage, record, " holds a training run; give --record another folder");
     remove_file(folder_ / "timeline.h5");  // of an earlier recording
   }
 
@@ -265,12 +265,11 @@ void choose_way(config::TrainConfig& config, const std::string& way) {
     known = choose_server(config, words);
   }
   if (known) return;
-  throw Error(
-      ErrorKind::usage,
-      concat("a way is all-reduce, local:STEPS or local:STEPS:nesterov with 1 to ", optim::kMostLocalSteps,
-             " steps, server:SERVERS, server:SERVERS:AGGREGATE, server:SERVERS:async or "
-             "server:SERVERS:async:STALENESS, not '",
-             way, "'"));
+  throw Error(ErrorKind::usage, "a way is all-reduce, local:STEPS or local:STEPS:nesterov with 1 to ",
+              optim::kMostLocalSteps,
+              " steps, server:SERVERS, server:SERVERS:AGGREGATE, server:SERVERS:async or "
+              "server:SERVERS:async:STALENESS, not '",
+              way, "'");
 }
 
 void require_possible(const WaysBenchmarkConfig& config, const std::string& way, int ranks) {

@@ -329,9 +329,9 @@ void World::require_equal(ErrorKind kind, const RunFingerprint& mine, std::strin
   const std::string item = first_difference(first, mine);
   std::optional<Error> error;
   if (!item.empty()) {
-    error.emplace(kind, concat(item, " is ", shown(find_item(mine, item)), " on rank ", state_->rank, " (",
-                               state_->host, "), but ", shown(find_item(first, item)), " on rank 0 (",
-                               state_->hosts.front(), "); ", advice));
+    error.emplace(kind, item, " is ", shown(find_item(mine, item)), " on rank ", state_->rank, " (",
+                  state_->host, "), but ", shown(find_item(first, item)), " on rank 0 (",
+                  state_->hosts.front(), "); ", advice);
   }
   vote(error);
 }

@@ -264,16 +264,16 @@ Sizes resolve_sizes(const TrainConfig& config, int all_ranks, const data::Datase
   const std::uint64_t samples = dataset.train_count;
   const auto p = static_cast<std::uint64_t>(ranks);
   if (samples < p) {
-    throw Error(ErrorKind::data, concat(config.data, " has ", samples, " training samples, fewer than the ",
-                                        ranks, " ranks; start fewer ranks or use a larger dataset"));
+    throw Error(ErrorKind::data, config.data, " has ", samples, " training samples, fewer than the ", ranks,
+                " ranks; start fewer ranks or use a larger dataset");
   }
   if (samples / p < static_cast<std::uint64_t>(sizes.batch)) {
-    throw Error(ErrorKind::data,
-                concat(config.data, " has ", samples, " training samples, fewer than one global batch of ",
-                       sizes.global_batch, " (", sizes.batch, " per rank); lower ",
-                       config.global_batch > 0 ? "--global-batch"
-                       : config.accumulate > 1 ? "--batch-size or --accumulate"
-                                               : "--batch-size"));
+    throw Error(ErrorKind::data, config.data, " has ", samples,
+                " training samples, fewer than one global batch of ", sizes.global_batch, " (", sizes.batch,
+                " per rank); lower ",
+                config.global_batch > 0 ? "--global-batch"
+                : config.accumulate > 1 ? "--batch-size or --accumulate"
+                                        : "--batch-size");
   }
   sizes.steps_per_epoch = static_cast<double>(samples) / static_cast<double>(sizes.global_batch);
   // Multiplies first, so that the result is exact for epochs that end with a whole step.

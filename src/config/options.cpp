@@ -355,10 +355,9 @@ void refuse_unused(const Option& option, const TrainConfig& config) {
   const std::string advice = config.model == standard.model || option.value.takes.empty()
                                  ? "; leave it out"
                                  : concat("; give ", option.name, ' ', shown(option, standard));
-  throw Error(ErrorKind::usage,
-              concat(option.name, value, " works only with ", text_of(option.needs),
-                     of_flag ? "" : ", not with " + found, *option.needs.reason != '\0' ? ": " : "",
-                     option.needs.reason, advice));
+  throw Error(ErrorKind::usage, option.name, value, " works only with ", text_of(option.needs),
+              of_flag ? "" : ", not with " + found, *option.needs.reason != '\0' ? ": " : "",
+              option.needs.reason, advice);
 }
 
 }  // namespace
@@ -416,8 +415,8 @@ void check_options(const TrainConfig& config) {
   for (const Option& option : options()) {
     const bool is_word = !option.zero.empty() && shown(option, config) == option.zero;
     if (const std::string wrong = option.value.out_of_range(config); !wrong.empty() && !is_word)
-      throw Error(ErrorKind::usage,
-                  concat(option.name, ' ', or_word(option, wrong), ", not ", shown(option, config)));
+      throw Error(ErrorKind::usage, option.name, ' ', or_word(option, wrong), ", not ",
+                  shown(option, config));
   }
   for (const Option& option : options()) {
     if (!is_used(option, config) && option.value.text(config) != option.value.text(standard))

@@ -32,9 +32,8 @@ class CudaBackend final : public engine::Backend {
   Precision resolve(Precision precision) const override {
     if (precision == Precision::automatic) return device_.has_bf16() ? Precision::bf16 : Precision::fp32;
     if (precision != Precision::fp32 && !device_.has_bf16()) {
-      throw Error(ErrorKind::device,
-                  concat("--precision ", to_string(precision), ": needs compute capability 8.0; this is ",
-                         device_.text(), "; use fp32"));
+      throw Error(ErrorKind::device, "--precision ", to_string(precision),
+                  ": needs compute capability 8.0; this is ", device_.text(), "; use fp32");
     }
     return precision;
   }
@@ -47,9 +46,8 @@ class CudaBackend final : public engine::Backend {
     engine::TowerSpec resolved = spec;
     resolved.precision = resolve(spec.precision);
     if (spec.conv == engine::ConvMethod::fft || spec.conv == engine::ConvMethod::winograd) {
-      throw Error(ErrorKind::device,
-                  concat("--conv ", to_string(spec.conv),
-                         ": only the cpu computes convolutions so; leave it auto on a CUDA device"));
+      throw Error(ErrorKind::device, "--conv ", to_string(spec.conv),
+                  ": only the cpu computes convolutions so; leave it auto on a CUDA device");
     }
     return plan_kernels(resolved, plan_context(device_, ladder_));
   }

@@ -70,7 +70,7 @@ std::string why_no_blas() {
 
 void require_usable() {
   if (const std::string reason = unusable(); !reason.empty()) {
-    throw Error(ErrorKind::device, concat("--device cuda: ", reason, "; use --device cpu"));
+    throw Error(ErrorKind::device, "--device cuda: ", reason, "; use --device cpu");
   }
 }
 
@@ -159,11 +159,10 @@ Device::Device(const engine::BackendOptions& options) {
   check(cudaSetDevice(ordinal_), "choosing a GPU");
   check(cudaGetDeviceProperties(&properties_, ordinal_), "asking what the GPU is");
   if (const std::string words = missing_code(); !words.empty()) {
-    throw Error(ErrorKind::device,
-                concat("--device cuda: this binary has no code for ", properties_.name,
-                       ", compute capability ", properties_.major, '.', properties_.minor, " (", words, "); ",
-                       build_advice(10 * properties_.major + properties_.minor, CUDART_VERSION),
-                       ", or use --device cpu"));
+    throw Error(ErrorKind::device, "--device cuda: this binary has no code for ", properties_.name,
+                ", compute capability ", properties_.major, '.', properties_.minor, " (", words, "); ",
+                build_advice(10 * properties_.major + properties_.minor, CUDART_VERSION),
+                ", or use --device cpu");
   }
   cudaStream_t made = nullptr;
   check(cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking), "making a stream");
@@ -317,11 +316,10 @@ void compare_devices(const Device& device, const comm::World& world, bool share)
   const SharedDevice shared = find_shared_device(ranks);
   world.together([&] {
     if (shared.rank < 0 || share || world.rank() != 0) return;
-    throw Error(ErrorKind::device,
-                concat("ranks ", shared.other, " and ", shared.rank, " on ",
-                       hosts[static_cast<std::size_t>(shared.rank)],
-                       " have the same GPU; give each rank one of its own, or allow sharing for a test with "
-                       "--share-gpus"));
+    throw Error(
+        ErrorKind::device, "ranks ", shared.other, " and ", shared.rank, " on ",
+        hosts[static_cast<std::size_t>(shared.rank)],
+        " have the same GPU; give each rank one of its own, or allow sharing for a test with --share-gpus");
   });
 }
 

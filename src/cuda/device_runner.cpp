@@ -75,7 +75,7 @@ void DeviceRunner::start(const Instruction& line) {
   try {
     task(line.target).start(lanes_[static_cast<std::size_t>(line.lane)]);
   } catch (const Error& error) {
-    throw Error(error.kind(), concat("task '", task(line.target).name, "': ", error.what()));
+    throw Error(error.kind(), "task '", task(line.target).name, "': ", error.what());
   }
   if (recording() && !is_of_host(line.target)) watches().end(line.target, lane);
 }

@@ -212,8 +212,7 @@ void Matmul::plan(const Trial& trial, int rung) {
     static_cast<void>(cudaGetLastError());
     void* const workspace = trial.workspace(workspace_bytes_);
     if (workspace == nullptr && workspace_bytes_ > 0)
-      throw Error(ErrorKind::device,
-                  concat("no GPU memory is left for ", workspace_bytes_, " bytes of a product"));
+      throw Error(ErrorKind::device, "no GPU memory is left for ", workspace_bytes_, " bytes of a product");
     run(trial.stream, trial.operand, trial.operand, trial.result, trial.operand, workspace);
   }
   check(cudaStreamSynchronize(trial.stream), "trying a matrix product");

@@ -145,9 +145,9 @@ class NcclCollective final : public comm::Collective {
     if (state == ncclSuccess || state == ncclInProgress) return;
     if (!failed_at_) failed_at_ = steady_seconds();
     if (steady_seconds() - *failed_at_ < kWatchdogsTurn) return;
-    throw Error(ErrorKind::comm, concat("NCCL lost a rank or the network: ", ncclGetErrorString(state),
-                                        ", seen by rank ", world_.rank(), " on ", world_.host(),
-                                        "; the first message of the other ranks says more"));
+    throw Error(ErrorKind::comm, "NCCL lost a rank or the network: ", ncclGetErrorString(state),
+                ", seen by rank ", world_.rank(), " on ", world_.host(),
+                "; the first message of the other ranks says more");
   }
 
   Device& device_;
@@ -237,11 +237,11 @@ std::unique_ptr<comm::Collective> make_nccl(Device& device, std::string_view nam
   const bool tree = info != nullptr && info->fixed_tree;
   std::optional<Error> wrong;
   if (info == nullptr && name != "auto") {
-    wrong.emplace(ErrorKind::usage, concat("--all-reduce ", name,
-                                           " sums in host memory; on cuda choose nccl, doubling or auto"));
+    wrong.emplace(ErrorKind::usage, "--all-reduce ", name,
+                  " sums in host memory; on cuda choose nccl, doubling or auto");
   } else if (wire != comm::Wire::fp32) {
-    wrong.emplace(ErrorKind::usage,
-                  concat("gradients travel as ", to_string(wire), " between hosts only; NCCL sums fp32"));
+    wrong.emplace(ErrorKind::usage, "gradients travel as ", to_string(wire),
+                  " between hosts only; NCCL sums fp32");
   }
   world.agree(wrong);
   if (world.size() == 1) return std::make_unique<NcclCollective>(device, world, Communicator(), tree);

@@ -55,7 +55,7 @@ Buffer random_values(Device& device, ValueType type, std::size_t count) {
 engine::BackendOptions current_device() {
   int ordinal = 0;
   if (const std::string reason = unusable(); !reason.empty()) {
-    throw Error(ErrorKind::device, concat("--device cuda: ", reason, "; use --device cpu"));
+    throw Error(ErrorKind::device, "--device cuda: ", reason, "; use --device cpu");
   }
   check(cudaGetDevice(&ordinal), "asking for the GPU in use");
   engine::BackendOptions options;

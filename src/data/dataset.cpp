@@ -18,8 +18,8 @@ constexpr std::size_t kMaxName = 255;  // bytes
 std::string group_of(Split split) { return split == Split::train ? "/train" : "/test"; }
 
 [[noreturn]] void fail(const std::string& path, const std::string& problem) {
-  throw Error(ErrorKind::data, concat("'", path, "' is not a usable dataset: ", problem,
-                                      "; write it again with cifar_mpi_pack"));
+  throw Error(ErrorKind::data, "'", path, "' is not a usable dataset: ", problem,
+              "; write it again with cifar_mpi_pack");
 }
 
 /// Names are written into logs and, a line each, into checkpoints.
@@ -123,8 +123,7 @@ hdf5::Reader open_reader(const std::string& path) {
   try {
     return hdf5::Reader(path, ErrorKind::data);
   } catch (const Error& error) {
-    throw Error(error.kind(),
-                concat(error.what(), "; write a dataset with cifar_mpi_pack, or name another file"));
+    throw Error(error.kind(), error.what(), "; write a dataset with cifar_mpi_pack, or name another file");
   }
 }
 
@@ -156,19 +155,18 @@ void write_split(hdf5::Writer& file, Split split, const DatasetInfo& info, const
 void check_samples(const std::string& path, Split split, const DatasetInfo& info, const Samples& samples) {
   const std::size_t labels = samples.labels.size();
   if (samples.images.size() != labels * static_cast<std::size_t>(info.image.count())) {
-    throw Error(ErrorKind::data,
-                concat("cannot write '", path, "': ", labels, " labels of ", group_of(split), " come with ",
-                       samples.images.size(), " image bytes, expected ", info.image.count(), " per label"));
+    throw Error(ErrorKind::data, "cannot write '", path, "': ", labels, " labels of ", group_of(split),
+                " come with ", samples.images.size(), " image bytes, expected ", info.image.count(),
+                " per label");
   }
   if (!samples.files.empty() && samples.files.size() != labels) {
-    throw Error(ErrorKind::data, concat("cannot write '", path, "': ", labels, " labels of ", group_of(split),
-                                        " come with ", samples.files.size(), " names of files"));
+    throw Error(ErrorKind::data, "cannot write '", path, "': ", labels, " labels of ", group_of(split),
+                " come with ", samples.files.size(), " names of files");
   }
   const std::size_t bad = first_bad_label(samples.labels, info.classes());
   if (bad != labels) {
-    throw Error(ErrorKind::data,
-                concat("cannot write '", path, "': label ", bad, " of ", group_of(split), " is ",
-                       int{samples.labels[bad]}, ", expected below ", info.classes()));
+    throw Error(ErrorKind::data, "cannot write '", path, "': label ", bad, " of ", group_of(split), " is ",
+                int{samples.labels[bad]}, ", expected below ", info.classes());
   }
 }
 
@@ -223,7 +221,7 @@ void write_dataset(const std::string& path, const DatasetInfo& info, const Sampl
   counted.train_count = train.labels.size();
   counted.test_count = test.labels.size();
   if (const std::string problem = problem_of(counted); !problem.empty()) {
-    throw Error(ErrorKind::data, concat("cannot write '", path, "': ", problem));
+    throw Error(ErrorKind::data, "cannot write '", path, "': ", problem);
   }
   check_samples(path, Split::train, counted, train);
   check_samples(path, Split::test, counted, test);

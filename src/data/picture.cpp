@@ -96,7 +96,7 @@ Picture read_picture(const DirectoryEntry& entry) {
     if (begins_with(file, "\xff\xd8\xff")) return decode_jpeg(file);
     throw Misread{"it is neither PNG nor JPEG by its first bytes"};
   } catch (const Misread& misread) {
-    throw Error(ErrorKind::data, concat("cannot read '", entry.path(), "': ", misread.why));
+    throw Error(ErrorKind::data, "cannot read '", entry.path(), "': ", misread.why);
   }
 }
 

@@ -81,11 +81,11 @@ std::vector<View> views_of(int count, data::AugmentSpec augment) {
   };
   if (count == 1) return {view(0, false, 1.0)};
   if (count == 2) return {view(0, false, 0.5), view(0, true, 0.5)};
-  if (count != 6) throw Error(ErrorKind::usage, concat("--views must be 1, 2 or 6, not ", count));
+  if (count != 6) throw Error(ErrorKind::usage, "--views must be 1, 2 or 6, not ", count);
   const Extent& image = augment.source;
   if (std::min(image.height, image.width) < 2) {
-    throw Error(ErrorKind::usage, concat("--views 6 moves images by a pixel, but these are ",
-                                         to_string(image), "; give --views 1 or 2"));
+    throw Error(ErrorKind::usage, "--views 6 moves images by a pixel, but these are ", to_string(image),
+                "; give --views 1 or 2");
   }
   return {view(0, false, 0.25),  view(0, true, 0.25),   view(-1, false, 0.125),
           view(-1, true, 0.125), view(1, false, 0.125), view(1, true, 0.125)};

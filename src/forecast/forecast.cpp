@@ -238,7 +238,7 @@ ExportedStep Forecaster::exported(int ranks) const {
 }
 
 [[noreturn]] void refuse(const std::string& why) {
-  throw Error(ErrorKind::usage, concat("--forecast cannot use this run: ", why));
+  throw Error(ErrorKind::usage, "--forecast cannot use this run: ", why);
 }
 
 void check(const report::Timeline& timeline) {
@@ -270,13 +270,13 @@ std::vector<std::string> forecast(const report::Timeline& timeline, const Reques
 std::vector<std::string> export_step(const report::Timeline& timeline, const Request& request) {
   check(timeline);
   if (request.ranks.size() != 1)
-    throw Error(ErrorKind::usage, concat("--goal and --chakra write a step of one number of ranks; give "
-                                         "--forecast one number, not ",
-                                         request.ranks.size()));
+    throw Error(ErrorKind::usage,
+                "--goal and --chakra write a step of one number of ranks; give --forecast one number, not ",
+                request.ranks.size());
   const int ranks = request.ranks.front();
   if (!request.chakra.empty() && ranks > kMostTraces)
-    throw Error(ErrorKind::usage, concat("--chakra writes a file for each rank, at most ", kMostTraces,
-                                         ", not ", ranks, "; forecast fewer ranks"));
+    throw Error(ErrorKind::usage, "--chakra writes a file for each rank, at most ", kMostTraces, ", not ",
+                ranks, "; forecast fewer ranks");
   const auto trace_path = [&](int rank) { return concat(request.chakra, ".", rank, ".et"); };
   constexpr std::string_view kExport = "an export of cifar_mpi_report in this format";
   if (!request.goal.empty()) require_like_or_nothing(request.goal, kGoalBegins, kExport, "--goal");

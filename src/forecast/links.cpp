@@ -102,11 +102,10 @@ Links parse_links(const std::string& text) {
   const double bytes_per_s = words.size() > 1 ? read_quantity(words[1], kSpeeds) : 0.0;
   const double message_s = words.size() > 2 ? read_quantity(words[2], kTimes) : 0.0;
   if (!is_time(latency_s) || !positive(bytes_per_s) || !is_time(message_s) || words.size() > 3)
-    throw Error(
-        ErrorKind::usage,
-        concat("--link takes a latency of at least zero and a bandwidth above zero, as in 20us,10gbit, "
-               "and optionally the time that each end spends on a message, as in 20us,10gbit,1us; not '",
-               text, "'; units: ns, us, ms, s and kbit, mbit, gbit (per second)"));
+    throw Error(ErrorKind::usage,
+                "--link takes a latency of at least zero and a bandwidth above zero, as in 20us,10gbit, and "
+                "optionally the time that each end spends on a message, as in 20us,10gbit,1us; not '",
+                text, "'; units: ns, us, ms, s and kbit, mbit, gbit (per second)");
   return {.message = {{0.0, latency_s + 2.0 * message_s}}, .bytes_per_s = bytes_per_s};
 }
 
@@ -114,7 +113,7 @@ Links read_links(const std::string& path) {
   const auto refuse = [&](const std::string& what,
                           const std::string& remedy =
                               "write it with cifar_mpi_bench links --json or tools/study on the cluster") {
-    throw Error(ErrorKind::usage, concat("--links ", path, ": ", what, "; ", remedy));
+    throw Error(ErrorKind::usage, "--links ", path, ": ", what, "; ", remedy);
   };
   std::error_code none;
   const bool is_folder = std::filesystem::is_directory(path, none);

@@ -14,7 +14,7 @@ constexpr std::uint64_t kChunkBytes = 1 << 20;  // also HDF5's default chunk cac
 constexpr unsigned kKeptInHeader = 1000;
 
 [[noreturn]] void fail(std::string_view object, std::string_view doing) {
-  throw Error(ErrorKind::io, concat("cannot ", doing, " ", object, " of an HDF5 file in memory: ", reason()));
+  throw Error(ErrorKind::io, "cannot ", doing, " ", object, " of an HDF5 file in memory: ", reason());
 }
 
 void check(herr_t status, std::string_view object, std::string_view doing) {

@@ -24,7 +24,7 @@ namespace fs = std::filesystem;
 /// Throws Error{checkpoint} if it does not exist or has no file of a run.
 Directory open_run_directory(const std::string& dir) {
   const auto refuse = [&](const std::string& why) {
-    throw Error(ErrorKind::checkpoint, concat(why, "; give the --run-dir of a training run"));
+    throw Error(ErrorKind::checkpoint, why, "; give the --run-dir of a training run");
   };
   Directory opened;
   if (!exists(dir)) refuse(concat(dir, " does not exist"));
@@ -198,8 +198,8 @@ report::Timeline load_timeline(const std::string& dir, std::string_view without_
   const Directory opened = open_run_directory(dir);
   const DirectoryEntry file = opened / "timeline.h5";
   if (!exists(file))
-    throw Error(ErrorKind::checkpoint, concat("there is no ", file.path(), ", so ", without_it,
-                                              "; a run of a few hundred steps writes one"));
+    throw Error(ErrorKind::checkpoint, "there is no ", file.path(), ", so ", without_it,
+                "; a run of a few hundred steps writes one");
   return report::read_timeline(file);
 }
 

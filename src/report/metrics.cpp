@@ -74,8 +74,8 @@ std::uint64_t step_of(const std::string& line) {
 void require_version(const std::string& line, const std::string& path) {
   const int version = std::atoi(line.c_str() + kHeader.size());
   if (version == kMetricsVersion) return;
-  throw Error(ErrorKind::io, concat("cannot append to ", path, ": it has version ", version,
-                                    ", this program writes ", kMetricsVersion, "; move it away"));
+  throw Error(ErrorKind::io, "cannot append to ", path, ": it has version ", version,
+              ", this program writes ", kMetricsVersion, "; move it away");
 }
 
 /// Keeps the first line and the complete lines up to `step`; removes overlong ones. Returns the largest step

@@ -40,8 +40,7 @@ void find_groups(const hdf5::Reader& file, const std::string& group, int depth,
 
 void require(bool holds, const hdf5::Reader& file, const std::string& group, const char* expected) {
   if (holds) return;
-  throw Error(ErrorKind::checkpoint,
-              concat(file.path(), " is damaged: ", group, " does not hold ", expected));
+  throw Error(ErrorKind::checkpoint, file.path(), " is damaged: ", group, " does not hold ", expected);
 }
 
 bool rises(const std::vector<std::uint64_t>& steps) {

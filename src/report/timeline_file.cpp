@@ -84,7 +84,7 @@ void write_steps(hdf5::Writer& file, const Timeline& timeline) {
 }
 
 [[noreturn]] void refuse(const hdf5::Reader& file, const std::string& what) {
-  throw Error(ErrorKind::checkpoint, concat("cannot use the timeline '", file.path(), "': ", what));
+  throw Error(ErrorKind::checkpoint, "cannot use the timeline '", file.path(), "': ", what);
 }
 
 /// Reads a data set of exactly these dims.

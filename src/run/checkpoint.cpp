@@ -37,7 +37,7 @@ RunFingerprint from_lines(const std::vector<std::string>& lines, const std::stri
   for (const std::string& line : lines) {
     // They are sent to the other ranks, one per line.
     if (line.find_first_of("\r\n") != std::string::npos)
-      throw Error(ErrorKind::checkpoint, concat(path, " is damaged: a setting in it has a line break"));
+      throw Error(ErrorKind::checkpoint, path, " is damaged: a setting in it has a line break");
     const std::size_t at = std::min(line.find(kSeparator), line.size());
     items.emplace_back(line.substr(0, at), line.substr(std::min(at + kSeparator.size(), line.size())));
   }
@@ -198,7 +198,7 @@ void read_tensors(const hdf5::Reader& file, const std::string& group, bool runni
       tensor.name = concat(layer, '/', part);
       const hdf5::Dims dims = file.dims(object);
       if (dims.size() > 4)
-        throw Error(ErrorKind::checkpoint, concat(file.path(), ": ", object, " has more than 4 dimensions"));
+        throw Error(ErrorKind::checkpoint, file.path(), ": ", object, " has more than 4 dimensions");
       for (const std::uint64_t d : dims) tensor.shape.append(static_cast<std::int64_t>(d));
       tensor.dims = file.attribute<std::string>(object, "dims");
       tensor.values = file.read<float>(object);
@@ -209,13 +209,12 @@ void read_tensors(const hdf5::Reader& file, const std::string& group, bool runni
 
 void require_format(const hdf5::Reader& file) {
   if (!file.has_format(kFormat)) {
-    throw Error(ErrorKind::checkpoint,
-                concat(file.path(), " is an HDF5 file, but not a cifar_mpi checkpoint"));
+    throw Error(ErrorKind::checkpoint, file.path(), " is an HDF5 file, but not a cifar_mpi checkpoint");
   }
   const auto version = file.attribute<std::int64_t>("/", "version");
   if (version < kOldestVersion || version > kVersion) {
-    throw Error(ErrorKind::checkpoint, concat(file.path(), " has checkpoint version ", version,
-                                              "; this program reads ", kOldestVersion, " to ", kVersion));
+    throw Error(ErrorKind::checkpoint, file.path(), " has checkpoint version ", version,
+                "; this program reads ", kOldestVersion, " to ", kVersion);
   }
 }
 
@@ -223,8 +222,8 @@ void require_format(const hdf5::Reader& file) {
 int read_count(const hdf5::Reader& file, const char* group, const char* name) {
   const auto value = file.attribute<double>(group, name);
   if (!(value >= 0.0 && value <= std::numeric_limits<int>::max()) || value != std::floor(value)) {
-    throw Error(ErrorKind::checkpoint, concat(file.path(), " is damaged: ", name, " of ", group, " is ",
-                                              value, ", which is not a number of steps"));
+    throw Error(ErrorKind::checkpoint, file.path(), " is damaged: ", name, " of ", group, " is ", value,
+                ", which is not a number of steps");
   }
   return static_cast<int>(value);
 }
@@ -234,8 +233,8 @@ optim::OptimizerSpec read_optimizer(const hdf5::Reader& file) {
   const auto name = file.attribute<std::string>(group, "kind");
   const auto kind = find_name<optim::OptimizerKind>(name);
   if (!kind) {
-    throw Error(ErrorKind::checkpoint, concat(file.path(), " was trained with the optimizer ", name,
-                                              ", which this program does not have"));
+    throw Error(ErrorKind::checkpoint, file.path(), " was trained with the optimizer ", name,
+                ", which this program does not have");
   }
   optim::OptimizerSpec spec;
   spec.kind = *kind;
@@ -258,8 +257,8 @@ std::vector<std::uint64_t> read_batches(const hdf5::Reader& file) {
   for (const std::string& line : file.read_strings(kBatches)) {
     const auto count = parse_number<std::uint64_t>(line);
     if (!count || *count > kMost) {
-      throw Error(ErrorKind::checkpoint, concat(file.path(), " is damaged: ", kBatches, " holds \"", line,
-                                                "\", which is not a number of batches"));
+      throw Error(ErrorKind::checkpoint, file.path(), " is damaged: ", kBatches, " holds \"", line,
+                  "\", which is not a number of batches");
     }
     batches.push_back(*count);
   }
@@ -269,7 +268,7 @@ std::vector<std::uint64_t> read_batches(const hdf5::Reader& file) {
 /// Requires the parts that every run has, because the hash also matches a file written without them.
 void require_complete(const Checkpoint& checkpoint, const std::string& path) {
   const auto require = [&](bool present, const char* object) {
-    if (!present) throw Error(ErrorKind::checkpoint, concat(path, " is damaged: its ", object, " is empty"));
+    if (!present) throw Error(ErrorKind::checkpoint, path, " is damaged: its ", object, " is empty");
   };
   for (const optim::StateRow& row : rows_of(checkpoint)) {
     require(!checkpoint.state[row.role].empty(), row.group);
@@ -311,7 +310,7 @@ void require_checkpoint(const InputFile& named) {
     require_format(file);
   } catch (const Error& error) {
     constexpr const char* kRemedy = "; name a run directory that has a checkpoint, or the file of one";
-    throw Error(error.kind(), concat(error.what(), is_one ? "" : kRemedy));
+    throw Error(error.kind(), error.what(), is_one ? "" : kRemedy);
   }
 }
 
@@ -362,8 +361,8 @@ Checkpoint read_checkpoint(const InputFile& opened) {
   if (!configuration.empty()) from.configuration = configuration.front();
   const auto written = file.attribute<std::string>("/", "content_hash");
   if (const std::string found = hash_text(content_hash(checkpoint)); found != written) {
-    throw Error(ErrorKind::checkpoint,
-                concat(path, " is damaged: its content has the hash ", found, " instead of ", written));
+    throw Error(ErrorKind::checkpoint, path, " is damaged: its content has the hash ", found, " instead of ",
+                written);
   }
   require_complete(checkpoint, path);
   return checkpoint;
@@ -392,17 +391,16 @@ std::vector<NamedTensor> match_tensors(std::vector<NamedTensor> tensors, const m
     if (running && !with_running) continue;
     auto found = by_name.extract(param.name);
     if (found.empty() || found.mapped().running != running)
-      throw Error(ErrorKind::checkpoint, concat(path, " lacks ", param.name, "; it is of another model"));
+      throw Error(ErrorKind::checkpoint, path, " lacks ", param.name, "; it is of another model");
     if (found.mapped().shape != param.shape) {
-      throw Error(ErrorKind::checkpoint,
-                  concat(path, ": ", param.name, " is ", to_string(found.mapped().shape), " instead of ",
-                         to_string(param.shape), "; it is of another model or dataset"));
+      throw Error(ErrorKind::checkpoint, path, ": ", param.name, " is ", to_string(found.mapped().shape),
+                  " instead of ", to_string(param.shape), "; it is of another model or dataset");
     }
     matched.push_back(std::move(found.mapped()));
   }
   if (!by_name.empty()) {
-    throw Error(ErrorKind::checkpoint, concat(path, " holds ", by_name.begin()->first,
-                                              ", which this model does not have; it is of another model"));
+    throw Error(ErrorKind::checkpoint, path, " holds ", by_name.begin()->first,
+                ", which this model does not have; it is of another model");
   }
   return matched;
 }

@@ -16,7 +16,7 @@ constexpr std::size_t kMostClasses = 255;
 void require_sound(const EvaluationFile& e, const hdf5::Dims& confusion, const hdf5::Dims& images,
                    const std::string& path) {
   const auto require = [&](bool sound, const char* what) {
-    if (!sound) throw Error(ErrorKind::checkpoint, concat(path, " is damaged: ", what));
+    if (!sound) throw Error(ErrorKind::checkpoint, path, " is damaged: ", what);
   };
   const std::size_t classes = e.label_names.size(), n = e.labels.size();
   require(classes >= 2 && classes <= kMostClasses, "it does not have 2 to 255 /label_names");
@@ -96,9 +96,8 @@ EvaluationFile read_evaluation(const DirectoryEntry& entry) {
                         images[1] <= kMostWrongPixels && images[2] <= kMostWrongPixels && images[3] >= 1 &&
                         images[3] <= 4;
   if (!drawable || hdf5::count(confusion) > kMostClasses * kMostClasses)
-    throw Error(ErrorKind::checkpoint,
-                concat(file.path(), " is damaged: /wrong/images are ", hdf5::to_string(images),
-                       ", /confusion is ", hdf5::to_string(confusion)));
+    throw Error(ErrorKind::checkpoint, file.path(), " is damaged: /wrong/images are ",
+                hdf5::to_string(images), ", /confusion is ", hdf5::to_string(confusion));
   e.confusion = file.read<std::uint64_t>("/confusion");
   e.image = {static_cast<int>(images[1]), static_cast<int>(images[2]), static_cast<int>(images[3])};
   e.images = file.read<std::uint8_t>("/wrong/images");

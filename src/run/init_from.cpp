@@ -47,9 +47,8 @@ class Comparison {
   }
 
   [[noreturn]] void refuse(const std::string& name, const std::string& there, const std::string& here) const {
-    throw Error(ErrorKind::checkpoint,
-                concat("cannot start from a network of other shapes: ", name, " of ", path_, " is ", there,
-                       ", this run's is ", here, advice(identity_)));
+    throw Error(ErrorKind::checkpoint, "cannot start from a network of other shapes: ", name, " of ", path_,
+                " is ", there, ", this run's is ", here, advice(identity_));
   }
 
  private:

@@ -44,18 +44,16 @@ std::optional<FoundCheckpoint> look_for_checkpoint(const StartRequest& asked, co
     // A restart would resume from those.
     if (const std::string later = newest_later_than(*asked.run, found.content.progress.step);
         !later.empty()) {
-      throw Error(ErrorKind::checkpoint, concat(later, " is of a later step than ", asked.resume, " (step ",
-                                                found.content.progress.step,
-                                                "), and the next start would resume from it; choose another ",
-                                                "--run-dir, or move the later checkpoints away"));
+      throw Error(ErrorKind::checkpoint, later, " is of a later step than ", asked.resume, " (step ",
+                  found.content.progress.step, "), and the next start would resume from it; choose another ",
+                  "--run-dir, or move the later checkpoints away");
     }
     return found;
   }
   const std::vector<std::uint64_t> steps = list_checkpoints(*asked.run);
   if (steps.empty()) return std::nullopt;
-  throw Error(ErrorKind::checkpoint,
-              concat(asked.run->path(), " already holds a run at step ", steps.back(),
-                     "; with --resume never, remove the directory or choose another --run-dir"));
+  throw Error(ErrorKind::checkpoint, asked.run->path(), " already holds a run at step ", steps.back(),
+              "; with --resume never, remove the directory or choose another --run-dir");
 }
 
 void broadcast(const comm::World& world, std::vector<NamedTensor>& tensors) {
@@ -72,9 +70,9 @@ void begin_with_weights_of_rank_zero(const comm::World& world, StateTensors& sta
 
 void require_same_beginning(const StartRequest& asked, const FoundCheckpoint& found) {
   if (asked.init_from.empty() || !found.content.provenance.initialized_from.empty()) return;
-  throw Error(ErrorKind::checkpoint,
-              concat(found.path, " holds a run that did not begin with the weights of another one; omit ",
-                     "--init-from to resume it, or choose another --run-dir for a new run"));
+  throw Error(ErrorKind::checkpoint, found.path,
+              " holds a run that did not begin with the weights of another one; omit ",
+              "--init-from to resume it, or choose another --run-dir for a new run");
 }
 
 bool has(const std::vector<std::string>& names, const std::string& name) {
@@ -148,14 +146,14 @@ std::optional<FoundCheckpoint> newest_valid_checkpoint(const Directory& run, con
   for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
     const InputFile file = open_checkpoint(run, *step);
     const auto refuse = [&](ErrorKind kind, const std::string& why) {
-      throw Error(kind, concat("cannot read ", file.path(), ": ", why,
-                               "; repair it, or move the file away to resume from an older checkpoint"));
+      throw Error(kind, "cannot read ", file.path(), ": ", why,
+                  "; repair it, or move the file away to resume from an older checkpoint");
     };
     try {
       FoundCheckpoint found{file.path(), read_checkpoint(file)};
       if (found.content.progress.step == *step) return found;
-      throw Error(ErrorKind::checkpoint, concat(file.path(), " holds step ", found.content.progress.step,
-                                                ", but its name has another step"));
+      throw Error(ErrorKind::checkpoint, file.path(), " holds step ", found.content.progress.step,
+                  ", but its name has another step");
     } catch (const std::bad_alloc&) {
       refuse(ErrorKind::device, "not enough memory for it");
     } catch (const Error& error) {
@@ -165,9 +163,9 @@ std::optional<FoundCheckpoint> newest_valid_checkpoint(const Directory& run, con
       log.warn(concat("skipping a damaged checkpoint: ", error.what()));
     }
   }
-  throw Error(ErrorKind::checkpoint,
-              concat(run.path(), " holds no checkpoint that can be read; the newest: ", first_problem,
-                     "; to start over, remove the directory or choose another --run-dir"));
+  throw Error(ErrorKind::checkpoint, run.path(),
+              " holds no checkpoint that can be read; the newest: ", first_problem,
+              "; to start over, remove the directory or choose another --run-dir");
 }
 
 FoundCheckpoint read_asked_checkpoint(const std::string& path, const Log& log) {
@@ -200,9 +198,8 @@ Start find_start(const StartRequest& asked, const std::vector<NamedTensor>& init
       start.changes += concat("step ", found->content.progress.step, ": ", start.changed, '\n');
     require_same_beginning(asked, *found);
     if (const auto kind = found->content.optimizer.kind; kind != asked.optimizer) {
-      throw Error(ErrorKind::checkpoint, concat(found->path, " holds the state of the optimizer ",
-                                                to_string(kind), ", but is of a run with ",
-                                                to_string(asked.optimizer), "; choose another checkpoint"));
+      throw Error(ErrorKind::checkpoint, found->path, " holds the state of the optimizer ", to_string(kind),
+                  ", but is of a run with ", to_string(asked.optimizer), "; choose another checkpoint");
     }
     for (const optim::StateRow& row : rows) {
       start.state[row.role] = match_tensors(std::move(found->content.state[row.role]), params, found->path,
@@ -256,9 +253,8 @@ std::string require_same_run(const RunFingerprint& found, const StartRequest& as
       return;
     }
     const char* const be = item.starts_with("dataset ") && item.ends_with('s') ? " are " : " is ";
-    throw Error(ErrorKind::checkpoint,
-                concat(path, " holds a run of another configuration: its ", item, be, then, ", this one's",
-                       be, now, advice.empty() ? usual_advice(item, asked, path) : advice));
+    throw Error(ErrorKind::checkpoint, path, " holds a run of another configuration: its ", item, be, then,
+                ", this one's", be, now, advice.empty() ? usual_advice(item, asked, path) : advice);
   };
   for (const auto& [name, value] : asked.fingerprint) {
     const std::string* then = find_item(found, name);

@@ -125,8 +125,8 @@ Directory make_folders(const std::string& run_dir) try {
   checkpoint_folder(run);
   return run;
 } catch (const Error& error) {
-  throw Error(ErrorKind::io, concat("cannot use the run directory ", run_dir, ": ", error.what(),
-                                    "; choose another with --run-dir"));
+  throw Error(ErrorKind::io, "cannot use the run directory ", run_dir, ": ", error.what(),
+              "; choose another with --run-dir");
 }
 
 std::string checkpoint_path(const std::string& run_dir, std::uint64_t step) {
@@ -157,8 +157,8 @@ std::vector<std::uint64_t> list_checkpoints(const Directory& run) try {
   const std::optional<Directory> checkpoints = find_checkpoints(run);
   return checkpoints ? steps_in(*checkpoints) : std::vector<std::uint64_t>();
 } catch (const Error& error) {
-  throw Error(ErrorKind::io, concat("cannot list checkpoints: ", error.what(),
-                                    "; make it readable, or name another run directory"));
+  throw Error(ErrorKind::io, "cannot list checkpoints: ", error.what(),
+              "; make it readable, or name another run directory");
 }
 
 void retire_checkpoints(const Directory& run, std::uint64_t newest, const Retention& retention,

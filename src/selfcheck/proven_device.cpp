@@ -71,10 +71,9 @@ comm::PlatformFactory give_way(step::Plan& plan, const SelfCheck& check, const s
                                ErrorKind kind = ErrorKind::device) {
   const std::string place = run::self_check_path(plan.config.run_dir);
   if (!check.instead) {
-    if (kind == ErrorKind::comm)
-      throw comm::AgreedError(kind, concat("no GPU is used: ", why, " (", place, ')'));
-    throw comm::AgreedError(kind, concat("the GPU is not taken: ", why, " (", place,
-                                         "); mend it, or train on the CPU with --device cpu"));
+    if (kind == ErrorKind::comm) throw comm::AgreedError(kind, "no GPU is used: ", why, " (", place, ')');
+    throw comm::AgreedError(kind, "the GPU is not taken: ", why, " (", place,
+                            "); mend it, or train on the CPU with --device cpu");
   }
   plan.log.warn(concat("device: cpu, because ", why, " (", place, "); --device cuda checks again"));
   plan.self_check = concat("on the CPU, because ", why);

@@ -55,10 +55,9 @@ void require_hidden_matrices(const evaluation::Network& network) {
   for (std::size_t p = 0; p < network.params.size(); ++p) {
     if (is_hidden(network.params, p)) return;
   }
-  throw Error(ErrorKind::usage,
-              concat("--optimizer muon: model ", network.net.name,
-                     " has no trained weights between its first and its last layer, which are "
-                     "what it is for; give --optimizer nesterov"));
+  throw Error(ErrorKind::usage, "--optimizer muon: model ", network.net.name,
+              " has no trained weights between its first and its last layer, which are what it is for; give "
+              "--optimizer nesterov");
 }
 
 bool shares_matrices(const Plan& plan, const Device& device) {

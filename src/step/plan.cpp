@@ -74,14 +74,13 @@ model::NetSpec smaller_network(const Plan& plan, int pixels) {
   try {
     net = model::make_model(plan.config.model, input, plan.network.net.classes);
   } catch (const Error& error) {
-    throw Error(ErrorKind::usage, concat(here, error.what(), advice));
+    throw Error(ErrorKind::usage, here, error.what(), advice);
   }
   const model::ParamTable params = model::make_param_table(net);
   for (std::size_t p = 0; p < plan.network.params.size(); ++p) {
     const model::Param& full = plan.network.params[p];
     if (p < params.size() && params[p].name == full.name && params[p].shape == full.shape) continue;
-    throw Error(ErrorKind::usage,
-                concat(here, "the parameters of ", full.name, " depend on the size", advice));
+    throw Error(ErrorKind::usage, here, "the parameters of ", full.name, " depend on the size", advice);
   }
   return net;
 }
@@ -90,8 +89,8 @@ void require_batch_norm(const model::NetSpec& net) {
   for (const model::Operation& operation : net.operations) {
     if (std::holds_alternative<model::BatchNorm>(operation.layer)) return;
   }
-  throw Error(ErrorKind::usage,
-              concat("--sync-batch-norm has no effect: model ", net.name, " has no BatchNorm; leave it out"));
+  throw Error(ErrorKind::usage, "--sync-batch-norm has no effect: model ", net.name,
+              " has no BatchNorm; leave it out");
 }
 
 }  // namespace

@@ -342,9 +342,9 @@ void Loop::stop() {
   checkpoints_.require_written();
   const int requests = s_.requests.load(std::memory_order_relaxed);
   const bool orphaned = plan_.world.any((requests & kLauncherGone) != 0);
-  throw comm::AgreedError(ErrorKind::stopped, concat(orphaned ? "stopped because mpirun ended, at step "
-                                                              : "stopped on request at step ",
-                                                     launched(), "; rerun the same command to resume"));
+  throw comm::AgreedError(ErrorKind::stopped,
+                          orphaned ? "stopped because mpirun ended, at step " : "stopped on request at step ",
+                          launched(), "; rerun the same command to resume");
 }
 
 /// The last state is saved before it is evaluated: if the run is killed meanwhile, only the evaluation is

@@ -63,8 +63,8 @@ void require_finite(const step::Plan& plan, const step::Device& device, const st
   std::optional<Error> mine;
   const std::string what = state.first_not_finite(*device.backend, device.layout, plan.network.params);
   if (!what.empty()) {
-    mine.emplace(ErrorKind::diverged,
-                 concat("diverged: after step ", steps, ' ', what, " are not finite", kDivergedAdvice));
+    mine.emplace(ErrorKind::diverged, "diverged: after step ", steps, ' ', what, " are not finite",
+                 kDivergedAdvice);
   }
   plan.world.agree(mine);
 }
@@ -74,17 +74,15 @@ void require_converging(const engine::Replay& replay, const engine::StepRecord& 
   if (!record.applied) {
     const bool by_loss = !std::isfinite(loss);
     throw comm::AgreedError(
-        ErrorKind::diverged,
-        concat("diverged: the ", by_loss ? "loss" : "gradient's norm", " of step ",
-               in_step && replay.steps() > 1 ? concat(replay.begin + 1, " to ") : "", replay.end, " is ",
-               std::isnan(by_loss ? loss : record.gradient_norm) ? "not a number" : "infinite",
-               kDivergedAdvice));
+        ErrorKind::diverged, "diverged: the ", by_loss ? "loss" : "gradient's norm", " of step ",
+        in_step && replay.steps() > 1 ? concat(replay.begin + 1, " to ") : "", replay.end, " is ",
+        std::isnan(by_loss ? loss : record.gradient_norm) ? "not a number" : "infinite", kDivergedAdvice);
   }
   // A weight near the limits of fp32 can keep the loss finite for long, but such a run does not come back.
   constexpr double kLost = 1e6;
   if (loss > kLost && in_step) {
-    throw comm::AgreedError(ErrorKind::diverged, concat("diverged: the loss of step ", replay.end, " is ",
-                                                        fmt::format("{:.3g}", loss), kDivergedAdvice));
+    throw comm::AgreedError(ErrorKind::diverged, "diverged: the loss of step ", replay.end, " is ",
+                            fmt::format("{:.3g}", loss), kDivergedAdvice);
   }
 }
 

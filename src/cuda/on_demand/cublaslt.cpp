@@ -17,8 +17,8 @@ auto* library(const char* name) {
     void* const opened = dlopen(CIFAR_MPI_CUBLASLT, RTLD_NOW);  // stays loaded
     void* const found = opened == nullptr ? nullptr : dlsym(opened, name);
     if (found == nullptr)
-      throw Error(ErrorKind::device, concat("cuBLASLt cannot be loaded: ", dlerror(),
-                                            "; check LD_LIBRARY_PATH and the installation of CUDA"));
+      throw Error(ErrorKind::device, "cuBLASLt cannot be loaded: ", dlerror(),
+                  "; check LD_LIBRARY_PATH and the installation of CUDA");
     return reinterpret_cast<decltype(kOurs)>(found);
   }();
   return function;
