@@ -25,6 +25,7 @@ constexpr const char* kRunningMeaning =
     "means and variances that BatchNorm has seen, which evaluation uses with the weights of the same average";
 constexpr std::string_view kSeparator = " = ";
 constexpr const char* kBatches = "/progress/batches";
+constexpr const char* kProvenance = "/provenance";
 
 std::vector<std::string> as_lines(const RunFingerprint& items) {
   std::vector<std::string> lines;
@@ -160,30 +161,36 @@ std::uint64_t put_content(hdf5::Writer* file, const Checkpoint& checkpoint) {
 
 std::string hash_text(std::uint64_t hash) { return fmt::format("{:016x}", hash); }
 
+/// Texts that every file has, and those it has unless they are empty.
+using Text = std::pair<const char*, std::string Provenance::*>;
+constexpr Text kTexts[] = {{"learning_rate_rule", &Provenance::learning_rate_rule},
+                           {"precision", &Provenance::precision},
+                           {"backend", &Provenance::backend},
+                           {"kernels", &Provenance::kernels},
+                           {"git_revision", &Provenance::git_revision},
+                           {"time", &Provenance::time}};
+constexpr Text kTextsIfAny[] = {{"self_check", &Provenance::self_check},
+                                {"initialized_from", &Provenance::initialized_from},
+                                {"changes", &Provenance::changes}};
+
 void write_provenance(hdf5::Writer& file, const Provenance& from) {
-  const char* group = "/provenance";
+  const char* const group = kProvenance;
   file.group(group);
   file.attribute(group, "ranks", static_cast<std::int64_t>(from.ranks));
   file.attribute(group, "global_batch", from.global_batch);
   file.attribute(group, "learning_rate", from.learning_rate);
-  file.attribute(group, "learning_rate_rule", from.learning_rate_rule);
-  file.attribute(group, "precision", from.precision);
-  file.attribute(group, "backend", from.backend);
-  file.attribute(group, "kernels", from.kernels);
-  file.attribute(group, "git_revision", from.git_revision);
-  file.attribute(group, "time", from.time);
+  for (const auto& [name, text] : kTexts) file.attribute(group, name, from.*text);
   if (from.test_accuracy) file.attribute(group, "test_accuracy", *from.test_accuracy);
   file.attribute(group, "views", static_cast<std::int64_t>(from.views));
-  if (!from.self_check.empty()) file.attribute(group, "self_check", from.self_check);
-  if (!from.initialized_from.empty()) file.attribute(group, "initialized_from", from.initialized_from);
-  if (!from.changes.empty()) file.attribute(group, "changes", from.changes);
+  for (const auto& [name, text] : kTextsIfAny)
+    if (!(from.*text).empty()) file.attribute(group, name, from.*text);
   file.write_strings("/provenance/configuration", {from.configuration});
 }
 
 /// 0: unknown, as in older files, which may compare with any.
 int read_views(const hdf5::Reader& file) {
-  if (!file.has_attribute("/provenance", "views")) return 0;
-  return static_cast<int>(std::clamp<std::int64_t>(file.attribute<std::int64_t>("/provenance", "views"), 0,
+  if (!file.has_attribute(kProvenance, "views")) return 0;
+  return static_cast<int>(std::clamp<std::int64_t>(file.attribute<std::int64_t>(kProvenance, "views"), 0,
                                                    std::numeric_limits<int>::max()));
 }
 
@@ -336,27 +343,17 @@ Checkpoint read_checkpoint(const InputFile& opened) {
   progress.identity = from_lines(file.read_strings("/progress/identity"), path);
   progress.resolved = from_lines(file.read_strings("/progress/resolved"), path);
   Provenance& from = checkpoint.provenance;
-  from.ranks = static_cast<int>(std::clamp<std::int64_t>(file.attribute<std::int64_t>("/provenance", "ranks"),
+  from.ranks = static_cast<int>(std::clamp<std::int64_t>(file.attribute<std::int64_t>(kProvenance, "ranks"),
                                                          0, std::numeric_limits<int>::max()));
-  from.global_batch = file.attribute<std::uint64_t>("/provenance", "global_batch");
-  from.learning_rate = file.attribute<double>("/provenance", "learning_rate");
-  from.learning_rate_rule = file.attribute<std::string>("/provenance", "learning_rate_rule");
-  from.precision = file.attribute<std::string>("/provenance", "precision");
-  from.backend = file.attribute<std::string>("/provenance", "backend");
-  from.kernels = file.attribute<std::string>("/provenance", "kernels");
-  from.git_revision = file.attribute<std::string>("/provenance", "git_revision");
-  from.time = file.attribute<std::string>("/provenance", "time");
-  if (file.has_attribute("/provenance", "test_accuracy")) {
-    from.test_accuracy = file.attribute<double>("/provenance", "test_accuracy");
+  from.global_batch = file.attribute<std::uint64_t>(kProvenance, "global_batch");
+  from.learning_rate = file.attribute<double>(kProvenance, "learning_rate");
+  for (const auto& [name, text] : kTexts) from.*text = file.attribute<std::string>(kProvenance, name);
+  if (file.has_attribute(kProvenance, "test_accuracy")) {
+    from.test_accuracy = file.attribute<double>(kProvenance, "test_accuracy");
   }
   from.views = read_views(file);
-  if (file.has_attribute("/provenance", "self_check"))
-    from.self_check = file.attribute<std::string>("/provenance", "self_check");
-  if (file.has_attribute("/provenance", "initialized_from")) {
-    from.initialized_from = file.attribute<std::string>("/provenance", "initialized_from");
-  }
-  if (file.has_attribute("/provenance", "changes"))
-    from.changes = file.attribute<std::string>("/provenance", "changes");
+  for (const auto& [name, text] : kTextsIfAny)
+    if (file.has_attribute(kProvenance, name)) from.*text = file.attribute<std::string>(kProvenance, name);
   const std::vector<std::string> configuration = file.read_strings("/provenance/configuration");
   if (!configuration.empty()) from.configuration = configuration.front();
   const auto written = file.attribute<std::string>("/", "content_hash");
@@ -370,10 +367,10 @@ Checkpoint read_checkpoint(const InputFile& opened) {
 
 std::optional<double> recorded_test_accuracy(const InputFile& opened, int views) try {
   const hdf5::Reader file(opened, ErrorKind::checkpoint);
-  if (!file.has_attribute("/provenance", "test_accuracy")) return std::nullopt;
+  if (!file.has_attribute(kProvenance, "test_accuracy")) return std::nullopt;
   if (const int recorded = read_views(file); views > 0 && recorded > 0 && recorded != views)
     return std::nullopt;
-  return file.attribute<double>("/provenance", "test_accuracy");
+  return file.attribute<double>(kProvenance, "test_accuracy");
 } catch (const Error&) {
   return std::nullopt;
 }
