@@ -286,15 +286,9 @@ Evaluation classify_images(const EvaluationConfig& config, run::Checkpoint check
     recorded.require_moments(path);
     recorded.require_views(config.views, path);
     const Network& network = recorded.network;
-    result = {.step = checkpoint.progress.step,
-              .label_names = recorded.label_names,
-              .accuracy = {},
-              .time = {},
-              .record = {},
-              .logits = {},
-              .precision = {},
-              .run_precision = {},
-              .doubts = recorded.assumed};
+    result.step = checkpoint.progress.step;
+    result.label_names = recorded.label_names;
+    result.doubts = recorded.assumed;
     const auto count = images.size() / static_cast<std::size_t>(network.augment.source.count());
     const data::Samples unlabelled{std::move(images), std::vector<std::uint8_t>(count, 255)};
     loaded = std::make_unique<LoadedNetwork>(config, network, take_tensors(config, checkpoint, network, path),
