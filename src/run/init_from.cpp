@@ -1,5 +1,3 @@
-#include "run/init_from.hpp"
-
 #include <fmt/core.h>
 
 #include <algorithm>

@@ -12,7 +12,6 @@
 
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/run/run_directory.hpp"
-#include "run/init_from.hpp"
 
 namespace cifar_mpi::run {
 namespace {

@@ -14,7 +14,6 @@
 #include "run/resume.hpp"
 #include "run/run_checkpoints.hpp"
 #include "train/session_state.hpp"
-#include "train/start_log.hpp"
 
 namespace cifar_mpi::train {
 namespace {

@@ -1,5 +1,3 @@
-#include "train/start_log.hpp"
-
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -10,6 +8,7 @@
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/config/options.hpp"
 #include "cifar_mpi/optim/optimizer.hpp"
+#include "train/session_state.hpp"
 
 namespace cifar_mpi::train {
 
