@@ -51,8 +51,8 @@ std::string describe_length(const AllReduceTiming& t) {
 }
 
 void print(const Log& log, const AllReduceBenchmark& benchmark, const comm::World& world, bool beside_mpi) {
-  log.info(concat("all-reduce of fp32 over ", world.size(), world.size() == 1 ? " rank" : " ranks", " on ",
-                  benchmark.nodes, benchmark.nodes == 1 ? " node; " : " nodes; ", comm::World::library()));
+  log.info(concat("all-reduce of fp32 over ", counted(world.size(), "rank"), " on ",
+                  counted(benchmark.nodes, "node"), "; ", comm::World::library()));
   log.info(concat("times of the slowest rank; bus bandwidth = bytes / median * 2 (P-1) / P; ",
                   beside_mpi ? "of MPI: median / that of the blocking MPI_Allreduce"
                              : "copies: median / that of a plain copy",
@@ -91,11 +91,11 @@ void check_on_host(const AllReduceOptions& options) {
                               : options.nccl_algorithm != "auto" ? "--nccl-algo"
                                                                  : nullptr;
   if (of_gpus != nullptr)
-    throw Error(ErrorKind::usage,
-                concat(of_gpus, " is for GPUs, but the arrays are in host memory; add --device cuda"));
+    throw Error(ErrorKind::usage, of_gpus,
+                " is for GPUs, but the arrays are in host memory; add --device cuda");
   for (const std::string& name : options.config.algorithms) {
     if (comm::find_collective(comm::collectives(), name) == nullptr)
-      throw Error(ErrorKind::usage, concat("--algorithms ", name, " sums between GPUs; add --device cuda"));
+      throw Error(ErrorKind::usage, "--algorithms ", name, " sums between GPUs; add --device cuda");
   }
 }
 
@@ -106,18 +106,15 @@ void check_on_gpus(AllReduceOptions& options) {
   for (const comm::CollectiveInfo& info : infos) choices += concat(", ", info.name);
   for (const std::string& name : options.config.algorithms) {
     if (name != "auto" && comm::find_collective(infos, name) == nullptr)
-      throw Error(ErrorKind::usage,
-                  concat("--algorithms ", name,
-                         " is not measured in GPU memory; with --device cuda choose of: ", choices));
+      throw Error(ErrorKind::usage, "--algorithms ", name,
+                  " is not measured in GPU memory; with --device cuda choose of: ", choices);
   }
   if (options.config.wire != comm::Wire::fp32)
-    throw Error(ErrorKind::usage, concat("--wire ", options.wire,
-                                         " is for messages between hosts; with --device cuda sums travel as "
-                                         "fp32"));
+    throw Error(ErrorKind::usage, "--wire ", options.wire,
+                " is for messages between hosts; with --device cuda sums travel as fp32");
   if (options.nccl_nvls && options.nccl_algorithm != "auto")
-    throw Error(ErrorKind::usage,
-                concat("--nccl-nvls cannot be combined with --nccl-algo ", options.nccl_algorithm,
-                       ", which is another algorithm; leave one of them out"));
+    throw Error(ErrorKind::usage, "--nccl-nvls cannot be combined with --nccl-algo ", options.nccl_algorithm,
+                ", which is another algorithm; leave one of them out");
   // NCCL uses one algorithm for the whole process; the fixed-tree sum gathers, which NCCL's tree cannot.
   const bool gathers = options.nccl_algorithm == "auto";
   auto& names = options.config.algorithms;
@@ -125,9 +122,9 @@ void check_on_gpus(AllReduceOptions& options) {
   for (const comm::CollectiveInfo& info : infos) {
     const bool possible = gathers || !info.fixed_tree;
     if (all && possible) names.emplace_back(info.name);
-    if (!possible && std::find(names.begin(), names.end(), info.name) != names.end())
-      throw Error(ErrorKind::usage, concat("--algorithms ", info.name,
-                                           " gathers, and --nccl-algo is about sums; leave one out"));
+    if (!possible && std::ranges::find(names, info.name) != names.end())
+      throw Error(ErrorKind::usage, "--algorithms ", info.name,
+                  " gathers, and --nccl-algo is about sums; leave one out");
   }
 }
 
@@ -148,10 +145,9 @@ std::size_t parse_bytes(const std::string& text) {
   constexpr std::uint64_t kMost = std::uint64_t{4} << 30;
   if (error != std::errc{} || rest != end || value == 0 || value > (kMost >> shift) ||
       (value << shift) % sizeof(float) != 0) {
-    throw Error(ErrorKind::usage,
-                concat("--sizes: '", text,
-                       "' is not a length of fp32 arrays; give bytes, a multiple of 4 up to 4G, such as "
-                       "4K, 1M or 4273192"));
+    throw Error(
+        ErrorKind::usage, "--sizes: '", text,
+        "' is not a length of fp32 arrays; give bytes, a multiple of 4 up to 4G, such as 4K, 1M or 4273192");
   }
   return value << shift;
 }
@@ -171,23 +167,18 @@ std::string to_json(const AllReduceTiming& t, int nodes, const std::string& devi
 }
 
 void add_all_reduce(CLI::App& app, AllReduceOptions& options) {
-  app.add_option("--sizes", options.sizes, "Bytes per array; K, M and G are powers of 1024")
-      ->delimiter(',')
-      ->capture_default_str();
+  app.add_option("--sizes", options.sizes, "Bytes per array; K, M and G are powers of 1024")->delimiter(',');
   app.add_option("--algorithms", options.config.algorithms,
                  "Algorithms to measure [all that these nodes or GPUs allow]")
       ->delimiter(',')
-      ->check(one_of(collective_names()));
+      ->check(one_of(collective_names()))
+      ->default_str("");
   add_wire(app, options.wire);
   app.add_option("--seconds", options.config.seconds, "Seconds per size, about")
-      ->check(number(0.001, 3600.0))
-      ->capture_default_str();
-  app.add_option("--device", options.device, "Memory that holds the arrays")
-      ->check(one_of({"cpu", "cuda"}))
-      ->capture_default_str();
+      ->check(number(0.001, 3600.0));
+  app.add_option("--device", options.device, "Memory that holds the arrays")->check(one_of({"cpu", "cuda"}));
   app.add_option("--nccl-algo", options.nccl_algorithm, "Algorithm of NCCL")
-      ->check(one_of({"auto", "ring", "tree"}))
-      ->capture_default_str();
+      ->check(one_of({"auto", "ring", "tree"}));
   app.add_flag("--nccl-nvls", options.nccl_nvls, "Let NCCL use NVLS");
   app.add_flag("--share-gpus", options.share_gpus, "Let several ranks use one GPU: slow, for tests");
   app.add_option("--json", options.json, "File to write as well: one object per size and algorithm");
@@ -216,8 +207,8 @@ int bench_all_reduce(const AllReduceOptions& options, comm::World& world) {
   world.together([&] {
     if (world.rank() == 0 && !options.json.empty()) write_json(options, benchmark);
   });
-  const bool exact = std::all_of(benchmark.timings.begin(), benchmark.timings.end(),
-                                 [](const AllReduceTiming& t) { return t.wrong == 0; });
+  const bool exact =
+      std::ranges::all_of(benchmark.timings, [](const AllReduceTiming& t) { return t.wrong == 0; });
   return exact ? 0 : exit_code(ErrorKind::internal);
 }
 

@@ -33,8 +33,7 @@ void write_json(const std::string& path, const comm::LinkBenchmark& links) {
 
 void add_links(CLI::App& app, LinksOptions& options) {
   app.add_option("--seconds", options.seconds, "Measuring time for each length of messages")
-      ->check(number(0.001, 3600.0))
-      ->capture_default_str();
+      ->check(number(0.001, 3600.0));
   app.add_option("--json", options.json, "Also write the file for cifar_mpi_report --links");
 }
 

@@ -110,8 +110,8 @@ void print_tasks(const Log& log, const bench::StepBenchmark& b, const Unit& unit
 void print(const Log& log, const bench::StepBenchmark& b) {
   const Unit unit = ran_on_gpu(b) ? Unit{"us", 1e6} : Unit{"ms", 1e3};
   log.info(concat(b.model, " on ", b.backend, ", ", b.precision, ", ", b.optimizer,
-                  b.shares_matrices ? " with shared matrices, " : ", ", b.ranks,
-                  b.ranks == 1 ? " rank" : " ranks", ", batch ", b.batch_size, " per rank"));
+                  b.shares_matrices ? " with shared matrices, " : ", ", counted(b.ranks, "rank"), ", batch ",
+                  b.batch_size, " per rank"));
   std::istringstream kernels(b.kernels);
   for (std::string line; std::getline(kernels, line);) log.info(concat("  ", line));
   log.info("                          least      median        most");
@@ -204,49 +204,37 @@ int bench_step(StepOptions& options, comm::World& world) {
 void add_step(CLI::App& app, StepOptions& options) {
   app.add_option("--model", options.config.model,
                  "Network; all but tutorial see the whole image and use momentum")
-      ->check(app::model_name())
-      ->capture_default_str();
+      ->check(app::model_name());
   app.add_option("--batch-size", options.batch_sizes, "Samples per rank; one or more, such as 128,512")
       ->delimiter(',')
-      ->check(app::number(1, 1 << 20))
-      ->capture_default_str();
+      ->check(app::number(1, 1 << 20));
   app.add_option("--isa", options.isa, "Widest CPU instructions to use")
-      ->check(app::one_of({"auto", "avx2", "portable"}))
-      ->capture_default_str();
+      ->check(app::one_of({"auto", "avx2", "portable"}));
   app.add_option("--threads", options.config.threads, "CPU threads per rank; auto: a fair share of the cores")
       ->transform(app::threads())
       ->default_str("auto");
   app.add_option("--device", options.device, "Device; auto: the CPU if built in, else a GPU")
-      ->check(app::one_of({"auto", "cpu", "cuda"}))
-      ->capture_default_str();
+      ->check(app::one_of({"auto", "cpu", "cuda"}));
   app.add_option("--precision", options.precision, "Arithmetic of the network")
-      ->check(app::one_of({"auto", "fp32", "tf32", "bf16"}))
-      ->capture_default_str();
+      ->check(app::one_of({"auto", "fp32", "tf32", "bf16"}));
   app.add_option("--conv", options.conv, "Convolutions on the CPU")
-      ->check(app::one_of({"auto", "direct", "fft", "winograd"}))
-      ->capture_default_str();
+      ->check(app::one_of({"auto", "direct", "fft", "winograd"}));
   app.add_option("--optimizer", options.optimizer, "Update rule; auto: sgd for tutorial, else momentum")
-      ->check(app::one_of({"auto", "sgd", "momentum", "nesterov", "adamw", "muon"}))
-      ->capture_default_str();
+      ->check(app::one_of({"auto", "sgd", "momentum", "nesterov", "adamw", "muon"}));
   app.add_option("--share-matrices", options.share_matrices, "Compute each hidden matrix on one rank (muon)")
-      ->check(app::one_of({"auto", "on", "off"}))
-      ->capture_default_str();
+      ->check(app::one_of({"auto", "on", "off"}));
   app.add_option("--all-reduce", options.config.all_reduce, "Algorithm that sums gradients over ranks")
-      ->check(app::one_of(app::collective_names()))
-      ->capture_default_str();
+      ->check(app::one_of(app::collective_names()));
   app::add_wire(app, options.wire);
   app::add_bucket_mib(app, options.config.bucket_mib);
   app.add_option("--graph-steps", options.config.graph_steps, "Steps per launch of a CUDA graph")
-      ->check(app::number(1, config::kMostGraphSteps))
-      ->capture_default_str();
+      ->check(app::number(1, config::kMostGraphSteps));
   app.add_flag("--share-gpus", options.config.share_gpus, "Let several ranks use one GPU: slow, for tests");
   app.add_option("--rounds", options.config.rounds,
                  "Rounds; each measures the limits of the device, then steps")
-      ->check(app::number(1, 10000))
-      ->capture_default_str();
+      ->check(app::number(1, 10000));
   app.add_option("--seconds", options.config.round_s, "Seconds of steps per round")
-      ->check(app::number(0.001, 3600.0))
-      ->capture_default_str();
+      ->check(app::number(0.001, 3600.0));
   app.add_option("--json", options.json, "File to write as well: one object per batch size");
 }
 
@@ -254,6 +242,7 @@ void add_step(CLI::App& app, StepOptions& options) {
 
 int main(int argc, char** argv) {
   CLI::App cli("Measure parts of the program on this machine.", "cifar_mpi_bench");
+  cli.option_defaults()->always_capture_default();
   StepOptions step;
   CLI::App* step_command =
       cli.add_subcommand("step", "Training step: images/s, time per task, share of the machine's limits");

@@ -33,27 +33,20 @@ void add_ways(CLI::App& app, WaysOptions& options) {
   app.add_option("--ways", options.ways,
                  "Ways to measure: all-reduce, local:STEPS, local:STEPS:nesterov, server:SERVERS, "
                  "server:SERVERS:AGGREGATE, server:SERVERS:async, server:SERVERS:async:STALENESS")
-      ->delimiter(',')
-      ->capture_default_str();
-  app.add_option("--model", options.config.model, "Network")->check(model_name())->capture_default_str();
-  app.add_option("--batch-size", options.config.batch_size, "Samples per worker")
-      ->check(number(1, 1 << 20))
-      ->capture_default_str();
+      ->delimiter(',');
+  app.add_option("--model", options.config.model, "Network")->check(model_name());
+  app.add_option("--batch-size", options.config.batch_size, "Samples per worker")->check(number(1, 1 << 20));
   app.add_option("--compute-ms", options.compute_ms,
                  "Milliseconds per batch of a worker, simulated by sleeping")
-      ->check(number(0.1, 1e6))
-      ->capture_default_str();
+      ->check(number(0.1, 1e6));
   app.add_option("--slow-factor", options.slow_factor,
                  "Slowdown of the last worker in a second run; 1: no second run")
-      ->check(number(1.0, 1000.0))
-      ->capture_default_str();
+      ->check(number(1.0, 1000.0));
   app.add_option("--seconds", options.config.seconds, "Seconds of computing per measurement")
-      ->check(number(0.001, 3600.0))
-      ->capture_default_str();
+      ->check(number(0.001, 3600.0));
   app.add_option("--all-reduce", options.config.all_reduce,
                  "Algorithm that sums gradients; for ways without servers")
-      ->check(one_of(collective_names()))
-      ->capture_default_str();
+      ->check(one_of(collective_names()));
   add_wire(app, options.wire);
   add_bucket_mib(app, options.config.bucket_mib);
   app.add_option("--record", options.config.record,
@@ -82,8 +75,8 @@ int bench_ways(WaysOptions& options, comm::World& world) {
       throw Error(ErrorKind::usage, "--record needs at least two ranks");
     for (const std::string& way : options.ways) bench::require_possible(config, way, world.size());
   });
-  log.info(concat(config.model, " on ", world.size(), world.size() == 1 ? " rank" : " ranks", ", batch ",
-                  config.batch_size, " of each worker; the ", options.compute_ms,
+  log.info(concat(config.model, " on ", counted(world.size(), "rank"), ", batch ", config.batch_size,
+                  " of each worker; the ", options.compute_ms,
                   " ms of computing a batch are replaced by a sleep"));
   log.info(fmt::format(kRow, "way", "ranks", "images/step", "slow", "ms/step", "computed/s", "applied/s",
                        "MB worker", "MB server", "dropped", "staleness", "exchange"));

@@ -74,15 +74,13 @@ const char* replaced_by(const CLI::App& app, const std::string& name) {
 /// Of two rivals in the same source, neither is nearer.
 void refuse_rivals(const std::vector<TomlItem>& items, const std::string& name) {
   const auto find = [&](const char* option) {
-    return std::find_if(items.begin(), items.end(),
-                        [&](const TomlItem& item) { return "--" + item.key == option; });
+    return std::ranges::find_if(items, [&](const TomlItem& item) { return "--" + item.key == option; });
   };
   for (const Rivals& rivals : kRivals) {
     const auto first = find(rivals.first), second = find(rivals.second);
     if (first == items.end() || second == items.end() || first->value == kAuto) continue;
-    throw Error(ErrorKind::usage,
-                concat(name, ':', std::max(first->line, second->line), ": ", first->key, " and ", second->key,
-                       " both set ", rivals.what, "; give one of them"));
+    throw Error(ErrorKind::usage, name, ':', std::max(first->line, second->line), ": ", first->key, " and ",
+                second->key, " both set ", rivals.what, "; give one of them");
   }
 }
 
@@ -99,16 +97,14 @@ CLI::Option& option_of(CLI::App& app, const TomlItem& item, const std::string& p
   CLI::Option* const option = app.get_option_no_throw(name);
   if (!may_stand_in_file(option)) {
     const std::string meant = similar_option(app, item.key, may_stand_in_file);
-    throw Error(ErrorKind::usage,
-                concat(place, ": '", item.key, "' is no option that a file can hold",
-                       meant.empty() || meant == name ? "" : concat(" (did you mean ", meant.substr(2), "?)"),
-                       "; --print-config lists them"));
+    throw Error(ErrorKind::usage, place, ": '", item.key, "' is no option that a file can hold",
+                meant.empty() || meant == name ? "" : concat(" (did you mean ", meant.substr(2), "?)"),
+                "; --print-config lists them");
   }
   if (item.value.empty() && (is_flag(*option) || !option->get_default_str().empty()))
     refuse_empty_value(concat(place, ": ", name));
   if (is_flag(*option) && item.value != "true" && item.value != "false")
-    throw Error(ErrorKind::usage,
-                concat(place, ": ", name, " must be true or false, not '", item.value, "'"));
+    throw Error(ErrorKind::usage, place, ": ", name, " must be true or false, not '", item.value, "'");
   return *option;
 }
 
@@ -127,7 +123,7 @@ void take(CLI::App& app, const std::vector<TomlItem>& items, const std::string& 
       option->add_result(item->value);
       option->run_callback();
     } catch (const CLI::ParseError& error) {
-      throw Error(ErrorKind::usage, concat(place, ": ", error.what()));
+      throw Error(ErrorKind::usage, place, ": ", error.what());
     }
     places.emplace("--" + item->key, source.empty() ? place : source);
   }
@@ -187,14 +183,12 @@ Places read_config(CLI::App& app) {
   std::error_code ignored;
   const bool bare = path.find('/') == std::string::npos && !std::filesystem::exists(path, ignored);
   if (bare) {
-    throw Error(ErrorKind::usage,
-                concat("there is no file '", path, "' for ", kOption, "; recipes are in jobs/recipes, as in ",
-                       kOption, " jobs/recipes/tutorial-fast.toml"));
+    throw Error(ErrorKind::usage, "there is no file '", path, "' for ", kOption,
+                "; recipes are in jobs/recipes, as in ", kOption, " jobs/recipes/tutorial-fast.toml");
   }
   if (is_binary(path)) {
-    throw Error(ErrorKind::usage,
-                concat(kOption, ' ', path, " is a binary file, not one in TOML; name a text file ",
-                       "with lines of key = value, such as the config.toml of a run"));
+    throw Error(ErrorKind::usage, kOption, ' ', path, " is a binary file, not one in TOML; name a text file ",
+                "with lines of key = value, such as the config.toml of a run");
   }
   const std::vector<TomlItem> items = parse_toml(read_text_file(path, ErrorKind::usage), path);
   refuse_rivals(items, path);
@@ -218,8 +212,8 @@ void take_recipe_of_optimizer(CLI::App& app, Places& places) {
 void refuse_rivals(const CLI::App& app) {
   for (const Rivals& rivals : kRivals) {
     if (is_given(app, rivals.second) && replaced_by(app, rivals.second) != nullptr) {
-      throw Error(ErrorKind::usage, concat(rivals.first, " and ", rivals.second, " both set ", rivals.what,
-                                           "; give one of them"));
+      throw Error(ErrorKind::usage, rivals.first, " and ", rivals.second, " both set ", rivals.what,
+                  "; give one of them");
     }
   }
 }

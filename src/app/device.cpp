@@ -67,7 +67,7 @@ std::string what_is_crowded(const config::TrainConfig& config, const comm::World
     ++ranks;
   }
   if (ranks <= here.size()) return {};
-  return concat(ranks, " ranks of ", world.host(), " have ", here.size(), here.size() == 1 ? " GPU" : " GPUs",
+  return concat(ranks, " ranks of ", world.host(), " have ", counted(here.size(), "GPU"),
                 "; start one rank per GPU (-np ", here.size(),
                 " on one host), or let ranks share a GPU for a test with "
                 "--share-gpus");
@@ -151,9 +151,8 @@ RunDevice choose_device(const config::TrainConfig& config, const comm::World& wo
                   ')');
   cpu.leaves_gpus = world.any(computes && gpus_stay_idle());
   if (cpu.leaves_gpus && !batch_system().empty()) {
-    throw comm::AgreedError(ErrorKind::device,
-                            concat("CUDA cannot be used: ", why, "; this ", batch_system(),
-                                   " job has GPUs, and --device cpu leaves them idle on purpose"));
+    throw comm::AgreedError(ErrorKind::device, "CUDA cannot be used: ", why, "; this ", batch_system(),
+                            " job has GPUs, and --device cpu leaves them idle on purpose");
   }
   cpu.sentence = concat("device: cpu, because CUDA cannot be used: ", why, " (--device auto)");
   return cpu;
@@ -164,7 +163,7 @@ void require_ranks_and_gpus(const config::TrainConfig& config, const comm::World
     config::count_workers(config, world.size());
     if (config.device != "cuda" || !batch_system().empty()) return;
     if (const std::string lacks = what_lacks(config, world); !lacks.empty())
-      throw Error(ErrorKind::device, concat("--device cuda: ", lacks, "; use --device cpu"));
+      throw Error(ErrorKind::device, "--device cuda: ", lacks, "; use --device cpu");
   });
 }
 
@@ -182,8 +181,8 @@ void check_collective(const std::string& name, bool is_cuda, const std::string& 
   std::string choices;
   for (const comm::CollectiveInfo& info : comm::collectives())
     choices += concat(choices.empty() ? "" : ", ", info.name);
-  throw Error(ErrorKind::usage, concat("--all-reduce ", name, " sums between GPUs, and this is the CPU (",
-                                       device, "); choose one of: ", choices));
+  throw Error(ErrorKind::usage, "--all-reduce ", name, " sums between GPUs, and this is the CPU (", device,
+              "); choose one of: ", choices);
 }
 
 std::string describe_build(bool nccl_nvls) {

@@ -100,7 +100,7 @@ std::string dataset_of_run(const std::string& run_dir) {
     }
     return {};
   } catch (const Error& damage) {
-    throw Error(damage.kind(), concat(damage.what(), "; correct it, or name the run's dataset with --data"));
+    throw Error(damage.kind(), damage.what(), "; correct it, or name the run's dataset with --data");
   }
 }
 
@@ -110,8 +110,7 @@ void refuse_unused(const CLI::App& cli, const EvalOptions& options) {
   for (const std::string other :
        {"--device", "--precision", "--threads", "--batch-size", "--views", "--json"}) {
     if (exports && cli.get_option(other)->count() > 0)
-      throw Error(ErrorKind::usage,
-                  concat(other, " is for evaluations, but --export-onnx makes none; leave it out"));
+      throw Error(ErrorKind::usage, other, " is for evaluations, but --export-onnx makes none; leave it out");
   }
   if (options.force && !exports && options.predictions.empty())
     throw Error(
@@ -123,8 +122,8 @@ void refuse_unused(const CLI::App& cli, const EvalOptions& options) {
                              : !options.config.data.empty() ? "--data names a dataset"
                                                             : nullptr;
   if (unused != nullptr)
-    throw Error(ErrorKind::usage, concat(unused, ", but ", exports ? "--export-onnx" : "--predict",
-                                         " reads no dataset; leave it out"));
+    throw Error(ErrorKind::usage, unused, ", but ", exports ? "--export-onnx" : "--predict",
+                " reads no dataset; leave it out");
 }
 
 /// A checkpoint of a run directory as seen by this rank.
@@ -167,10 +166,10 @@ class Follower {
     if (newest_ != steps.back()) below_ = kAny;
     newest_ = steps.back();
     if (!evaluated_) {
-      const auto end = std::lower_bound(steps.begin(), steps.end(), below_);
+      const auto end = std::ranges::lower_bound(steps, below_);
       return end == steps.begin() ? newest_ : *std::prev(end);
     }
-    const auto next = std::upper_bound(steps.begin(), steps.end(), *evaluated_);
+    const auto next = std::ranges::upper_bound(steps, *evaluated_);
     if (next != steps.end()) return *next;
     return newest_ == evaluated_ ? std::nullopt : std::optional(newest_);
   }
@@ -226,8 +225,7 @@ std::string prepare_to_watch(const EvalOptions& options) {
   std::error_code error;
   const bool there = std::filesystem::exists(options.checkpoint, error);
   if (there && !is_folder(options.checkpoint)) {
-    throw Error(ErrorKind::usage,
-                concat("--watch follows a run directory, but ", options.checkpoint, " is not one"));
+    throw Error(ErrorKind::usage, "--watch follows a run directory, but ", options.checkpoint, " is not one");
   }
   static_cast<void>(data::DatasetFile(options.config.data));
   if (there && !run::list_checkpoints(Directory(options.checkpoint)).empty()) return {};
@@ -319,7 +317,7 @@ data::ImageSize read_image(const std::string& path, int size, std::span<std::uin
   return data::read_image(path, size, out);
 } catch (const Error& error) {
   if (error.kind() != ErrorKind::data) throw;  // not an error of the file
-  throw Error(error.kind(), concat(error.what(), "; --predict takes readable, whole PNG and JPEG files"));
+  throw Error(error.kind(), error.what(), "; --predict takes readable, whole PNG and JPEG files");
 }
 
 /// Classifies image files, which rank 0 reads. Needs no dataset.
@@ -332,9 +330,9 @@ void predict(const EvalOptions& options, const comm::World& world, const Log& lo
   world.together([&] {
     const Extent image = evaluation::recorded_network(checkpoint, file.path()).network.augment.source;
     if (image.height != image.width || image.channels != 3)
-      throw Error(ErrorKind::usage,
-                  concat(file.path(), " was trained on ", to_string(image), " images, but --predict makes ",
-                         "square RGB images; pack the images as a dataset and use --predictions"));
+      throw Error(ErrorKind::usage, file.path(), " was trained on ", to_string(image),
+                  " images, but --predict makes ",
+                  "square RGB images; pack the images as a dataset and use --predictions");
     images.size = image.width;
     if (world.rank() != 0) return;
     const auto bytes = static_cast<std::size_t>(image.count());
@@ -383,32 +381,28 @@ int evaluate(EvalOptions options, comm::World& world) {
 int main(int argc, char** argv) {
   CLI::App cli("Print the test accuracy of a checkpoint, in total and per class, on one or more ranks.",
                "cifar_mpi_eval");
+  cli.option_defaults()->always_capture_default();
   EvalOptions options;
-  cli.add_option("checkpoint", options.checkpoint, "Checkpoint, or run directory for its newest one")
-      ->capture_default_str();
+  cli.add_option("checkpoint", options.checkpoint, "Checkpoint, or run directory for its newest one");
   cli.add_option("--data", options.config.data, "Dataset file [the run's, $CIFAR_MPI_DATA, data/cifar10.h5]");
   cli.add_option("--weights", options.weights, "Moving averages of the weights (ema), or the weights")
-      ->check(app::one_of({"ema", "raw"}))
-      ->capture_default_str();
+      ->check(app::one_of({"ema", "raw"}));
   cli.add_option("--device", options.device, "Device; auto: the CPU if built in, else a GPU")
-      ->check(app::one_of({"auto", "cpu", "cuda"}))
-      ->capture_default_str();
+      ->check(app::one_of({"auto", "cpu", "cuda"}));
   cli.add_option("--precision", options.precision, "Arithmetic of the network")
-      ->check(app::one_of({"auto", "fp32", "bf16"}))
-      ->capture_default_str();
+      ->check(app::one_of({"auto", "fp32", "bf16"}));
   cli.add_option("--threads", options.config.threads, "CPU threads per rank; auto: a fair share of the cores")
       ->transform(app::threads())
       ->default_str("auto");
   cli.add_option("--batch-size", options.config.batch_size, "Images per rank at once; affects speed only")
-      ->check(app::number(1, 1 << 16))
-      ->capture_default_str();
+      ->check(app::number(1, 1 << 16));
   cli.add_option("--views", options.config.views, "Views of each image: 1, 2 (mirrored) or 6 (also moved)")
-      ->check(app::one_of({"1", "2", "6"}))
-      ->capture_default_str();
+      ->check(app::one_of({"1", "2", "6"}));
   auto* const watch = cli.add_flag("--watch", options.watch,
                                    "Evaluate each new checkpoint of a run directory until interrupted");
   auto* const predict = cli.add_option("--predict", options.predict, "Classify PNG and JPEG files instead")
                             ->option_text("IMAGE...")
+                            ->default_str("")
                             ->excludes(watch);
   cli.add_option("--predictions", options.predictions,
                  "Also write the logits of all test images, .csv or .h5")
@@ -425,12 +419,10 @@ int main(int argc, char** argv) {
   cli.add_flag("--force", options.force, "Overwrite earlier results of --predictions or --export-onnx");
   cli.add_option("--interval", options.interval_s, "Seconds between two searches with --watch")
       ->needs(watch)
-      ->check(app::number(0.05, 86400.0))
-      ->capture_default_str();
+      ->check(app::number(0.05, 86400.0));
   cli.add_option("--timeout", options.timeout_s,
                  "Seconds without progress after which the job ends, or never")
-      ->transform(app::timeout())
-      ->capture_default_str();
+      ->transform(app::timeout());
   app::add_help(cli,
                 "Examples:\n  mpirun -np 2 cifar_mpi_eval runs/tutorial\n"
                 "  cifar_mpi_eval --weights raw runs/tutorial/checkpoints/latest\n"

@@ -65,8 +65,7 @@ std::string confusions(const Evaluation& evaluation) {
   for (std::size_t i = 0; i < counts.size(); ++i) {
     if (i / classes != i % classes && counts[i] > 0) mistakes.push_back(i);
   }
-  std::stable_sort(mistakes.begin(), mistakes.end(),
-                   [&](std::size_t a, std::size_t b) { return counts[a] > counts[b]; });
+  std::ranges::stable_sort(mistakes, [&](std::size_t a, std::size_t b) { return counts[a] > counts[b]; });
   mistakes.resize(std::min(mistakes.size(), kShown));
   std::string text;
   for (const std::size_t i : mistakes)
@@ -87,7 +86,7 @@ void print_mistakes(const Log& log, const Evaluation& evaluation) {
   const run::Mistakes& mistakes = evaluation.record.mistakes;
   std::vector<std::size_t> order(mistakes.indices.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+  std::ranges::stable_sort(order, [&](std::size_t a, std::size_t b) {
     return mistakes.probabilities[a] > mistakes.probabilities[b];
   });
   if (!order.empty()) log.info(concat(order.size(), " images misclassified, the most certain first:"));
@@ -183,9 +182,8 @@ void print_predictions(const Log& log, const PredictedImages& images, const Eval
     const Prediction found(logits_of(evaluation, i));
     std::vector<std::size_t> order(found.probabilities.size());
     std::iota(order.begin(), order.end(), std::size_t{0});
-    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-      return found.probabilities[a] > found.probabilities[b];
-    });
+    std::ranges::stable_sort(
+        order, [&](std::size_t a, std::size_t b) { return found.probabilities[a] > found.probabilities[b]; });
     std::string line;
     for (std::size_t k = 0; k < std::min(kShown, order.size()); ++k)
       line += fmt::format("{}{} {:.4f}", line.empty() ? "" : ", ", evaluation.label_names[order[k]],
@@ -241,9 +239,8 @@ void check_predictions_file(const std::string& path, bool force) {
   } else if (path.ends_with(".csv")) {
     require_like_or_nothing(path, kCsvBegins, kWhat, kOption);
   } else {
-    throw Error(
-        ErrorKind::usage,
-        concat("--predictions ", path, ": the name says in which format to write; end it with .csv or .h5"));
+    throw Error(ErrorKind::usage, "--predictions ", path,
+                ": the name says in which format to write; end it with .csv or .h5");
   }
   prepare_output(path, force);
 }

@@ -95,8 +95,7 @@ class Help : public CLI::FormatterBase {
     std::vector<std::string> groups;
     for (const CLI::Option* option : app->get_options()) {
       const std::string& group = option->get_group();
-      if (group != kUsualGroup && std::find(groups.begin(), groups.end(), group) == groups.end())
-        groups.push_back(group);
+      if (group != kUsualGroup && std::ranges::find(groups, group) == groups.end()) groups.push_back(group);
     }
     groups.emplace_back(kUsualGroup);
     for (const std::string& group : groups) {

@@ -36,11 +36,10 @@ void require_memory(const std::string& what, Extent image, double count, const s
   const double there =
       static_cast<double>(::sysconf(_SC_PHYS_PAGES)) * static_cast<double>(::sysconf(_SC_PAGESIZE));
   if (needed <= there) return;
-  throw Error(ErrorKind::device,
-              concat(what,
-                     fmt::format(" needs {:.0f} GiB of memory, but this machine has {:.0f}; ",
-                                 needed / (1 << 30), there / (1 << 30)),
-                     advice));
+  throw Error(ErrorKind::device, what,
+              fmt::format(" needs {:.0f} GiB of memory, but this machine has {:.0f}; ", needed / (1 << 30),
+                          there / (1 << 30)),
+              advice);
 }
 
 struct Loaded {
@@ -88,8 +87,8 @@ Loaded load_cifar(const PackOptions& options) {
   set.info.image = {32, 32, 3};
   const bool hundred = options.png_dir.empty() && data::holds_cifar100(options.binary_dir);
   if (options.coarse && !hundred) {
-    throw Error(ErrorKind::usage, concat("--coarse takes CIFAR-100's superclasses, but '", options.binary_dir,
-                                         "' holds CIFAR-10; leave it out"));
+    throw Error(ErrorKind::usage, "--coarse takes CIFAR-100's superclasses, but '", options.binary_dir,
+                "' holds CIFAR-10; leave it out");
   }
   if (hundred) {
     set.info.source = concat("CIFAR-100 (Krizhevsky 2009), ", options.coarse ? "its 20 superclasses, " : "",
@@ -176,8 +175,8 @@ Loaded load_folder(const PackOptions& options) {
   before = train.images.size();
   set.test = data::read_images(test, options.size, events);
   if (set.test.labels.empty())
-    throw Error(ErrorKind::data,
-                concat("none of the test images of '", test.root, "' can be read; repair the files"));
+    throw Error(ErrorKind::data, "none of the test images of '", test.root,
+                "' can be read; repair the files");
   progress.clear();
   left_out.sum_up();
   if (left_out.count() > 0) set.info.source += concat("; ", left_out.count(), " files could not be read");
@@ -197,7 +196,7 @@ void warn_of_untested(const Loaded& set) {
   std::size_t count = 0;
   for (std::size_t label = 0; label < set.info.label_names.size(); ++label) {
     const std::vector<std::uint8_t>& labels = set.test.labels;
-    if (std::find(labels.begin(), labels.end(), static_cast<std::uint8_t>(label)) != labels.end()) continue;
+    if (std::ranges::find(labels, static_cast<std::uint8_t>(label)) != labels.end()) continue;
     if (count++ < kShown) names += concat(count > 1 ? ", " : "", set.info.label_names[label]);
   }
   if (count == 0) return;

@@ -105,9 +105,8 @@ Extent parse_extent(const std::string& text) {
   const Extent image{sizes[0], sizes[1], sizes[2]};
   if (found != sizes.size() || at != end || std::min(image.height, image.width) < kLeastSide ||
       std::max(image.height, image.width) > kMostSide || image.channels < 1 || image.channels > 4) {
-    throw Error(ErrorKind::usage,
-                concat("--image must be HEIGHTxWIDTHxCHANNELS with sides from ", kLeastSide, " to ",
-                       kMostSide, " and 1 to 4 channels, such as 32x32x3, not '", text, "'"));
+    throw Error(ErrorKind::usage, "--image must be HEIGHTxWIDTHxCHANNELS with sides from ", kLeastSide,
+                " to ", kMostSide, " and 1 to 4 channels, such as 32x32x3, not '", text, "'");
   }
   return image;
 }

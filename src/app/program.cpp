@@ -121,8 +121,8 @@ bool may_have_threads(const CLI::App& app) {
   const CLI::Option* const option = app.get_option_no_throw("--threads");
   if (option != nullptr) return values_of(*option) != "1";
   const std::vector<const CLI::App*> commands = app.get_subcommands([](const CLI::App*) { return true; });
-  return std::any_of(commands.begin(), commands.end(),
-                     [](const CLI::App* command) { return command->parsed() && may_have_threads(*command); });
+  return std::ranges::any_of(
+      commands, [](const CLI::App* command) { return command->parsed() && may_have_threads(*command); });
 }
 
 /// The message for an exception that is not our Error.
@@ -139,7 +139,7 @@ Error as_error(const std::exception& error) {
     return {ErrorKind::device,
             "a thread could not be started; raise the limits on processes and memory (ulimit -u, ulimit -v)"};
   }
-  return {ErrorKind::internal, concat("internal error: ", error.what())};
+  return {ErrorKind::internal, "internal error: ", error.what()};
 }
 
 /// Writing beyond a file-size limit, or to a pipe without a reader, must return an error instead of ending
@@ -253,15 +253,15 @@ void make_folder(const std::filesystem::path& folder) {
   std::error_code error;
   if (!folder.empty()) std::filesystem::create_directories(folder, error);
   if (error) {
-    throw Error(ErrorKind::io, concat("cannot make the folder '", folder.string(), "': ", error.message()));
+    throw Error(ErrorKind::io, "cannot make the folder '", folder.string(), "': ", error.message());
   }
 }
 
 void prepare_output(const std::string& path, bool force) {
   std::error_code error;
   if (!force && std::filesystem::is_regular_file(path, error)) {
-    throw Error(ErrorKind::usage,
-                concat(path, " exists already; name another file, or give --force to overwrite it"));
+    throw Error(ErrorKind::usage, path,
+                " exists already; name another file, or give --force to overwrite it");
   }
   make_folder(std::filesystem::path(path).parent_path());
   require_writable(path);
@@ -274,7 +274,7 @@ std::string find_dataset(const std::string& given) {
     try {
       return data::DatasetFile(named), named;
     } catch (const Error& damage) {
-      throw Error(damage.kind(), concat(damage.what(), " (the environment's CIFAR_MPI_DATA names it)"));
+      throw Error(damage.kind(), damage.what(), " (the environment's CIFAR_MPI_DATA names it)");
     }
   }
   const fs::path name = fs::path("data") / "cifar10.h5";
@@ -287,10 +287,9 @@ std::string find_dataset(const std::string& given) {
   }
   std::string looked;
   for (const fs::path& place : places) looked += (looked.empty() ? "" : " and ") + place.string();
-  throw Error(ErrorKind::data,
-              concat("no dataset: looked for ", looked,
-                     "; make one with tools/quickstart or cifar_mpi_pack, or name one with --data or "
-                     "CIFAR_MPI_DATA"));
+  throw Error(
+      ErrorKind::data, "no dataset: looked for ", looked,
+      "; make one with tools/quickstart or cifar_mpi_pack, or name one with --data or CIFAR_MPI_DATA");
 }
 
 }  // namespace cifar_mpi::app

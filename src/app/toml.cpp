@@ -56,7 +56,7 @@ class Reader {
  private:
   template <class Place>
   [[noreturn]] void fail(const Place& place, const std::string& what) const {
-    throw Error(ErrorKind::usage, concat(name_, ':', place.source().begin.line, ": ", what));
+    throw Error(ErrorKind::usage, name_, ':', place.source().begin.line, ": ", what);
   }
 
   std::string_view text_;
@@ -75,8 +75,8 @@ std::vector<TomlItem> parse_toml(std::string_view text, const std::string& name)
     std::ranges::sort(in_order, {}, [](const auto& entry) { return entry.first->source().begin.line; });
     for (const auto& [key, node] : in_order) items.push_back(reader.item(*key, *node));
   } catch (const toml::parse_error& error) {
-    throw Error(ErrorKind::usage, concat(name, ':', error.source().begin.line, ": ", error.description(),
-                                         "; expected key = value, with texts in \"quotes\""));
+    throw Error(ErrorKind::usage, name, ':', error.source().begin.line, ": ", error.description(),
+                "; expected key = value, with texts in \"quotes\"");
   }
   return items;
 }

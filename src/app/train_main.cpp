@@ -57,10 +57,9 @@ int only_check(comm::World& world, config::TrainConfig config) {
   }
   world.together([] {  // without the advice of a training run, to take the CPU
     if (const std::string lacks = cuda::unusable(); !lacks.empty())
-      throw Error(
-          ErrorKind::device,
-          concat("--self-check only compares GPUs with the CPU, but CUDA cannot be used: ", lacks,
-                 "; start it on a node with a GPU, with a program that --check-build shows to have CUDA"));
+      throw Error(ErrorKind::device,
+                  "--self-check only compares GPUs with the CPU, but CUDA cannot be used: ", lacks,
+                  "; start it on a node with a GPU, with a program that --check-build shows to have CUDA");
   });
   const Log log(world.rank());
   config.device = "cuda";

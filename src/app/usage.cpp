@@ -141,8 +141,8 @@ std::string similar_option(const CLI::App& app, const std::string& word, const C
 }
 
 void refuse_empty_value(const std::string& name, const std::string& list) {
-  throw Error(ErrorKind::usage, concat(name, " has an empty value", list.empty() ? "" : " in '" + list + "'",
-                                       ", as from an unset variable; give one, or leave it out"));
+  throw Error(ErrorKind::usage, name, " has an empty value", list.empty() ? "" : " in '" + list + "'",
+              ", as from an unset variable; give one, or leave it out");
 }
 
 void refuse_wrong_values(const CLI::App& app, int argc, const char* const* argv) {
@@ -170,12 +170,12 @@ void refuse_wrong_values(const CLI::App& app, int argc, const char* const* argv)
     if (option == nullptr || (is_option && equals == word.npos)) continue;
     const std::string value = equals == word.npos ? word : word.substr(equals + 1);
     if (value.starts_with('=') && (equals != word.npos || follows_option))
-      throw Error(ErrorKind::usage, concat(name, " has a value that begins with '='; give it as ", name,
-                                           " VALUE or ", name, "=VALUE"));
+      throw Error(ErrorKind::usage, name, " has a value that begins with '='; give it as ", name,
+                  " VALUE or ", name, "=VALUE");
     const auto is_value = [&](const char* known) { return value == known; };
     constexpr const char* kFlagValues[] = {"true", "false", "on", "off", "yes", "no", "1", "0"};
     if (equals != word.npos && is_flag(*option) && std::ranges::none_of(kFlagValues, is_value))
-      throw Error(ErrorKind::usage, concat(name, " must be true or false, not '", value, "'; see --help"));
+      throw Error(ErrorKind::usage, name, " must be true or false, not '", value, "'; see --help");
     const bool is_list = option->get_delimiter() == ',';
     if (is_list && concat(",", value, ",").find(",,") != std::string::npos) refuse_empty_value(name, value);
   }

@@ -40,7 +40,7 @@ CLI::Validator one_of(const std::vector<std::string>& names) {
   std::string listed;
   for (const std::string& name : names) listed += concat(listed.empty() ? "" : ", ", name);
   const auto check = [names, listed](const std::string& text) {
-    const bool known = std::find(names.begin(), names.end(), text) != names.end();
+    const bool known = std::ranges::find(names, text) != names.end();
     return known ? std::string() : concat("must be one of ", listed, ", not '", text, "'");
   };
   return CLI::Validator(check, concat('{', listed, '}'));
@@ -48,14 +48,12 @@ CLI::Validator one_of(const std::vector<std::string>& names) {
 
 void add_wire(CLI::App& app, std::string& wire) {
   app.add_option("--wire", wire, "Gradient format on the network; bf16 halves the bytes")
-      ->check(one_of({"fp32", "bf16"}))
-      ->capture_default_str();
+      ->check(one_of({"fp32", "bf16"}));
 }
 
 void add_bucket_mib(CLI::App& app, double& mib) {
   app.add_option("--bucket-mib", mib, "Smallest span of gradients that is summed, in MiB")
-      ->check(number(config::kLeastBucketMib, config::kMostBucketMib))
-      ->capture_default_str();
+      ->check(number(config::kLeastBucketMib, config::kMostBucketMib));
 }
 
 CLI::Validator threads() {

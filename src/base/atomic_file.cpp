@@ -18,8 +18,8 @@ namespace {
   if (error == ENOSPC || error == EDQUOT) advice = "free some space or write to another file system";
   if (error == EFBIG) advice = "raise the file size limit (ulimit -f)";
   if (error == ENOENT) advice = "make its folder first, or name another file";
-  throw Error(ErrorKind::io, concat("cannot write '", file.path(), "': ", doing, " failed with \"",
-                                    std::generic_category().message(error), "\"; ", advice));
+  throw Error(ErrorKind::io, "cannot write '", file.path(), "': ", doing, " failed with \"",
+              std::generic_category().message(error), "\"; ", advice);
 }
 
 void write_all(int descriptor, const DirectoryEntry& file, std::span<const std::byte> content) {
@@ -136,9 +136,8 @@ void check_target(const DirectoryEntry& file) {
   if (::fstatat(file.folder(), file.name(), &found, AT_SYMLINK_NOFOLLOW) != 0 || S_ISREG(found.st_mode) ||
       S_ISLNK(found.st_mode))
     return;
-  throw Error(ErrorKind::io,
-              concat("cannot write '", file.path(), "': it exists and is not a regular file (",
-                     S_ISDIR(found.st_mode) ? "a folder" : "a device, pipe or socket", "); name a file"));
+  throw Error(ErrorKind::io, "cannot write '", file.path(), "': it exists and is not a regular file (",
+              S_ISDIR(found.st_mode) ? "a folder" : "a device, pipe or socket", "); name a file");
 }
 
 }  // namespace
@@ -156,8 +155,8 @@ void require_like_or_nothing(const InputFile& file, std::string_view begins, std
 }
 
 void refuse_to_replace(const InputFile& file, std::string_view what, std::string_view option) {
-  throw Error(ErrorKind::usage, concat(file.path(), " exists and is not ", what, "; give another name with ",
-                                       option, ", or remove it"));
+  throw Error(ErrorKind::usage, file.path(), " exists and is not ", what, "; give another name with ", option,
+              ", or remove it");
 }
 
 void write_atomically(const DirectoryEntry& file, std::span<const std::byte> content) {

@@ -15,8 +15,7 @@ Buffer allocate_host(std::size_t size) {
   const std::size_t rounded = (size + kAlignment - 1) / kAlignment * kAlignment;
   if (rounded == 0) return {};
   void* const memory = std::aligned_alloc(kAlignment, rounded);
-  if (memory == nullptr)
-    throw Error(ErrorKind::device, concat("out of host memory asking for ", size >> 20, " MiB"));
+  if (memory == nullptr) throw Error(ErrorKind::device, "out of host memory asking for ", size >> 20, " MiB");
   std::memset(memory, 0, rounded);
   return {static_cast<std::byte*>(memory), size, [memory] { std::free(memory); }};
 }
@@ -27,8 +26,8 @@ Buffer allocate_on_huge_pages(std::size_t bytes) {
   const std::size_t rounded = (bytes + kHugePage - 1) / kHugePage * kHugePage;
   void* const memory = std::aligned_alloc(kHugePage, rounded);
   if (memory == nullptr) {
-    throw Error(ErrorKind::device, concat("out of host memory asking for ", bytes >> 20,
-                                          " MiB; use a smaller --batch-size or fewer ranks per node"));
+    throw Error(ErrorKind::device, "out of host memory asking for ", bytes >> 20,
+                " MiB; use a smaller --batch-size or fewer ranks per node");
   }
   // A failure only costs speed.
   static_cast<void>(madvise(memory, rounded, MADV_HUGEPAGE));

@@ -48,7 +48,7 @@ Directory::Directory(int at, const std::string& name, int flags, std::string pat
   const auto found = look_at(at, name.c_str());
   if (found && S_ISLNK(found->st_mode) && (flags & O_NOFOLLOW) != 0)
     why = "it is a symbolic link, which is not followed";
-  throw Error(ErrorKind::io, concat("cannot open the folder ", path_, ": ", why));
+  throw Error(ErrorKind::io, "cannot open the folder ", path_, ": ", why);
 }
 
 Directory::Directory(const std::string& path)
@@ -57,20 +57,24 @@ Directory::Directory(const std::string& path)
 Directory::Directory(const DirectoryEntry& folder)
     : Directory(folder.folder(), folder.name(), kFolder | O_NOFOLLOW, folder.path()) {}
 
+Directory Directory::if_any(const std::string& path) try { return Directory(path); } catch (const Error&) {
+  return {};
+}
+
 Directory Directory::make(const std::string& path) {
   std::error_code error;
   std::filesystem::create_directories(path, error);
   if (error) {
     const bool is_file = error == std::errc::not_a_directory;
-    throw Error(ErrorKind::io, concat("cannot make the folder ", path, ": ",
-                                      is_file ? "it, or a folder above it, is a file" : error.message()));
+    throw Error(ErrorKind::io, "cannot make the folder ", path, ": ",
+                is_file ? "it, or a folder above it, is a file" : error.message());
   }
   return Directory(path);
 }
 
 Directory Directory::make(const DirectoryEntry& folder) {
   if (::mkdirat(folder.folder(), folder.name(), 0777) != 0 && errno != EEXIST)
-    throw Error(ErrorKind::io, concat("cannot make the folder ", folder.path(), ": ", last_error()));
+    throw Error(ErrorKind::io, "cannot make the folder ", folder.path(), ": ", last_error());
   return Directory(folder);
 }
 
@@ -81,9 +85,7 @@ DirectoryEntry Directory::operator/(const std::string& name) const& {
 }
 
 std::vector<std::string> Directory::names() const {
-  const auto fail = [&] {
-    throw Error(ErrorKind::io, concat("cannot read the folder ", path_, ": ", last_error()));
-  };
+  const auto fail = [&] { throw Error(ErrorKind::io, "cannot read the folder ", path_, ": ", last_error()); };
   Descriptor readable = open_at(descriptor_.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   const std::unique_ptr<DIR, int (*)(DIR*)> entries(readable ? ::fdopendir(readable.get()) : nullptr,
                                                     ::closedir);
@@ -125,8 +127,8 @@ Descriptor open_file(const DirectoryEntry& entry, int flags) {
   constexpr int kCarefully = O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
   Descriptor file = open_at(entry, flags | kCarefully);
   const auto fail = [&](const std::string& why) {
-    throw Error(ErrorKind::io,
-                concat("cannot ", (flags & O_CREAT) == 0 ? "read " : "write ", entry.path(), ": ", why));
+    throw Error(ErrorKind::io, "cannot ", (flags & O_CREAT) == 0 ? "read " : "write ", entry.path(), ": ",
+                why);
   };
   if (!file && errno == ENOENT && (flags & O_CREAT) == 0) return file;
   if (!file) fail(errno == ELOOP ? "it is a symbolic link, which is not followed" : last_error());

@@ -138,9 +138,7 @@ std::optional<SmallFile> read_small_file(const DirectoryEntry& entry, std::size_
 
 std::string read_text_file(const std::string& path, ErrorKind kind) {
   constexpr std::size_t kMost = std::size_t{1} << 20;
-  const auto fail = [&](const std::string& why) {
-    throw Error(kind, concat("cannot read '", path, "': ", why));
-  };
+  const auto fail = [&](const std::string& why) { throw Error(kind, "cannot read '", path, "': ", why); };
   const InputFile file(path);
   if (!file.problem().empty()) fail(file.problem());
   errno = 0;

@@ -1,6 +1,6 @@
 #include "cifar_mpi/base/run_fingerprint.hpp"
 
-#include <charconv>
+#include "cifar_mpi/base/parse_number.hpp"
 
 namespace cifar_mpi {
 
@@ -13,11 +13,7 @@ const std::string* find_item(const RunFingerprint& items, std::string_view item)
 
 std::optional<std::int64_t> find_number(const RunFingerprint& items, std::string_view item) {
   const std::string* const text = find_item(items, item);
-  std::int64_t value = 0;
-  if (text == nullptr) return std::nullopt;
-  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), value);
-  if (error != std::errc() || end != text->data() + text->size()) return std::nullopt;
-  return value;
+  return text == nullptr ? std::nullopt : parse_number<std::int64_t>(*text);
 }
 
 std::string pack(const RunFingerprint& items) {

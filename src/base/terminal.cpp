@@ -41,8 +41,8 @@ bool terminal_takes_utf8() {
     const char* const value = std::getenv(name);
     if (value == nullptr || *value == '\0') continue;
     std::string locale(value);
-    std::transform(locale.begin(), locale.end(), locale.begin(),
-                   [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+    std::ranges::transform(locale, locale.begin(),
+                           [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
     return locale.find(".utf-8") != std::string::npos || locale.find(".utf8") != std::string::npos;
   }
   return false;

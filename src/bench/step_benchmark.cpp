@@ -21,12 +21,12 @@ namespace {
 
 Spread spread_of(std::vector<double> values) {
   if (values.empty()) return {};
-  std::sort(values.begin(), values.end());
+  std::ranges::sort(values);
   return {values.front(), values[values.size() / 2], values.back()};
 }
 
-double least(const std::vector<double>& values) { return *std::min_element(values.begin(), values.end()); }
-double most(const std::vector<double>& values) { return *std::max_element(values.begin(), values.end()); }
+double least(const std::vector<double>& values) { return std::ranges::min(values); }
+double most(const std::vector<double>& values) { return std::ranges::max(values); }
 
 config::TrainConfig train_config(const StepBenchmarkConfig& config) {
   config::TrainConfig train = benchmark_config(config.model);
@@ -87,11 +87,10 @@ void require_applied(const BenchmarkRun& run, const Variants& variants) {
        {&variants.overlapped, &variants.blocking, &variants.alone, &variants.in_a_row, &variants.told}) {
     if (*runner) done += (*runner)->finished();
   }
-  run.device.backend->copy(reinterpret_cast<std::byte*>(&counted), run.blocks.step_counter.data(),
-                           sizeof counted);
+  run.device.backend->copy(&counted, run.blocks.step_counter.data(), sizeof counted);
   if (counted == done) return;
-  throw Error(ErrorKind::diverged, concat("the loss of the measured steps is not finite from step ",
-                                          counted + 1, " of ", done, " on"));
+  throw Error(ErrorKind::diverged, "the loss of the measured steps is not finite from step ", counted + 1,
+              " of ", done, " on");
 }
 
 /// Of all threads of this process so far.
@@ -155,7 +154,7 @@ std::uint64_t hash_of_steps(const BenchmarkRun& run, engine::Runner& step) {
   for (int i = 0; i < 2; ++i) {
     step.replay();
     step.finish();
-    run.device.backend->copy(bytes.data(), reinterpret_cast<const std::byte*>(grads.data()), bytes.size());
+    run.device.backend->copy(bytes.data(), grads.data(), bytes.size());
     hash = hash_pair(hash, hash_bytes(bytes));
   }
   return hash;

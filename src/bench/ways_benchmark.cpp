@@ -106,9 +106,8 @@ void sleep_for(double seconds, engine::Lane& lane) {
 /// The network's tasks are those that touch the arena, where activations lie.
 bool computes(const engine::Task& task, const std::vector<engine::Bytes>& arena) {
   const auto within = [&](const std::vector<engine::Bytes>& ranges) {
-    return std::any_of(ranges.begin(), ranges.end(), [&](const engine::Bytes& range) {
-      return std::any_of(arena.begin(), arena.end(),
-                         [&](const engine::Bytes& region) { return range.overlaps(region); });
+    return std::ranges::any_of(ranges, [&](const engine::Bytes& range) {
+      return std::ranges::any_of(arena, [&](const engine::Bytes& region) { return range.overlaps(region); });
     });
   };
   return within(task.reads) || within(task.writes);
@@ -223,7 +222,7 @@ class Replays {
   void prepare_folder(const std::string& record) {
     folder_ = Directory::make(record);
     if (exists(folder_ / "metrics.jsonl"))
-      throw Error(ErrorKind::usage, concat(record, " holds a training run; give --record another folder"));
+      throw Error(ErrorKind::usage, record, " holds a training run; give --record another folder");
     remove_file(folder_ / "timeline.h5");  // of an earlier recording
   }
 
@@ -235,7 +234,7 @@ class Replays {
 };
 
 std::optional<double> most_per_step(const std::vector<std::uint64_t>& bytes, std::uint64_t steps) {
-  return static_cast<double>(*std::max_element(bytes.begin(), bytes.end())) / static_cast<double>(steps);
+  return static_cast<double>(std::ranges::max(bytes)) / static_cast<double>(steps);
 }
 
 void add_pushes(const comm::PushCounts& pushes, std::uint64_t steps, WayBenchmark& result) {
@@ -266,12 +265,11 @@ void choose_way(config::TrainConfig& config, const std::string& way) {
     known = choose_server(config, words);
   }
   if (known) return;
-  throw Error(
-      ErrorKind::usage,
-      concat("a way is all-reduce, local:STEPS or local:STEPS:nesterov with 1 to ", optim::kMostLocalSteps,
-             " steps, server:SERVERS, server:SERVERS:AGGREGATE, server:SERVERS:async or "
-             "server:SERVERS:async:STALENESS, not '",
-             way, "'"));
+  throw Error(ErrorKind::usage, "a way is all-reduce, local:STEPS or local:STEPS:nesterov with 1 to ",
+              optim::kMostLocalSteps,
+              " steps, server:SERVERS, server:SERVERS:AGGREGATE, server:SERVERS:async or "
+              "server:SERVERS:async:STALENESS, not '",
+              way, "'");
 }
 
 void require_possible(const WaysBenchmarkConfig& config, const std::string& way, int ranks) {
@@ -311,7 +309,7 @@ WayBenchmark benchmark_way(const WaysBenchmarkConfig& config, const std::string&
   }
   const std::vector<double> bytes = world.gather(end.bytes - begin.bytes);
   if (world.node_size() < world.size()) {
-    result.worker_bytes = *std::max_element(bytes.begin(), bytes.end()) / static_cast<double>(steps.measured);
+    result.worker_bytes = std::ranges::max(bytes) / static_cast<double>(steps.measured);
   }
   return result;
 }

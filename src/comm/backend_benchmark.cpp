@@ -94,7 +94,7 @@ BackendArrays::BackendArrays(const World& world, engine::Backend& backend,
     fill_inputs(host_, world_.rank());
     values_ = backend_.allocate(bytes);
     copied_ = backend_.allocate(bytes);
-    backend_.copy(values_.data(), reinterpret_cast<const std::byte*>(host_.data()), bytes);
+    backend_.copy(values_.data(), host_.data(), bytes);
     copy_ = {&world_, &backend_, engine::kCompute, copy_task(copied_), {}};
     for (BackendContender& c : contenders_) {
       c.sum = {&world_, &backend_, engine::kComm, sum_task(c), {}};
@@ -134,7 +134,7 @@ std::vector<AllReduceTiming> BackendArrays::measure(double seconds) {
   std::vector<AllReduceTiming> timings;
   for (std::size_t i = 0; i < contenders_.size(); ++i) {
     const BackendContender& c = contenders_[i];
-    backend_.copy(reinterpret_cast<std::byte*>(host_.data()), c.buffer.data(), c.buffer.size());
+    backend_.copy(host_.data(), c.buffer.data(), c.buffer.size());
     AllReduceTiming& t = timings.emplace_back(rounds.timing(rounds.sums()[i], c.buffer.size()));
     t.algorithm = c.algorithm;
     t.resolved = c.collective->name();

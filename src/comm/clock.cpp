@@ -53,9 +53,9 @@ ClockReading answer(MPI_Comm comm) {
 }  // namespace
 
 ClockReading read_clock(std::span<const ClockProbe> probes) {
-  const ClockProbe& best = *std::min_element(
-      probes.begin(), probes.end(),
-      [](const ClockProbe& a, const ClockProbe& b) { return a.received - a.asked < b.received - b.asked; });
+  const ClockProbe& best = *std::ranges::min_element(probes, [](const ClockProbe& a, const ClockProbe& b) {
+    return a.received - a.asked < b.received - b.asked;
+  });
   const std::int64_t trip = best.received - best.asked;
   return {best.answered, best.asked + trip / 2 - best.answered, trip - trip / 2};
 }

@@ -69,15 +69,18 @@ std::string choices(Suits suits) {
 }
 
 Error no_such_row(std::string_view name) {
-  return {ErrorKind::usage, concat("there is no collective '", name, "'; choose one of: ",
-                                   choices([](const CollectiveInfo&) { return true; }))};
+  return {ErrorKind::usage, "there is no collective '", name,
+          "'; choose one of: ", choices([](const CollectiveInfo&) { return true; })};
 }
 
 Error no_such_wire(std::string_view name, Wire wire) {
   return {ErrorKind::usage,
-          concat("--wire ", to_string(wire), " is not for --all-reduce ", name,
-                 ", which has no messages of its own to compress; choose one of: ",
-                 choices([&](const CollectiveInfo& info) { return can_have(info, wire); }))};
+          "--wire ",
+          to_string(wire),
+          " is not for --all-reduce ",
+          name,
+          ", which has no messages of its own to compress; choose one of: ",
+          choices([&](const CollectiveInfo& info) { return can_have(info, wire); })};
 }
 
 /// A collective with an additional note.

@@ -122,7 +122,7 @@ CoreMask allowed_mask() {
 CoreShare share_cores(std::span<const CoreMask> masks, std::size_t mine, const CoreMask& allowed,
                       std::optional<double> quota) {
   const auto ranks_where = [&](auto&& condition) {
-    return static_cast<int>(std::count_if(masks.begin(), masks.end(), condition));
+    return static_cast<int>(std::ranges::count_if(masks, condition));
   };
   CoreShare share;
   const CoreMask& own = masks[mine];

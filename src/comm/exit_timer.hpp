@@ -1,7 +1,5 @@
 #pragma once
 
-#include <condition_variable>
-#include <mutex>
 #include <string>
 #include <thread>
 
@@ -14,17 +12,9 @@ class ExitTimer {
   /// After `seconds` writes `text` and a newline to stderr and calls _exit with `code`, without MPI and without
   /// destructors, unless this object has been destroyed. Time in which this process is stopped does not count.
   ExitTimer(double seconds, int code, std::string text);
-  ~ExitTimer();
-  ExitTimer(const ExitTimer&) = delete;
-  ExitTimer& operator=(const ExitTimer&) = delete;
 
  private:
-  void wait(double seconds, int code, const std::string& text);
-
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool over_ = false;
-  std::thread thread_;
+  std::jthread thread_;
 };
 
 }  // namespace cifar_mpi::comm

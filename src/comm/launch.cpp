@@ -1,8 +1,8 @@
 #include "comm/launch.hpp"
 
 #include <array>
-#include <charconv>
 
+#include "cifar_mpi/base/parse_number.hpp"
 #include "cifar_mpi/base/text.hpp"
 
 namespace cifar_mpi::comm {
@@ -10,12 +10,7 @@ namespace {
 
 std::optional<int> number_in(const Environment& environment, const char* variable) {
   const char* const value = environment(variable);
-  if (value == nullptr) return std::nullopt;
-  const std::string_view text = value;
-  int number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
-  return number;
+  return value == nullptr ? std::nullopt : parse_number<int>(value);
 }
 
 }  // namespace

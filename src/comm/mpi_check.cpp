@@ -19,10 +19,10 @@ void fail(int status, const char* purpose, int peer, const char* file, int line)
   const std::string whom = peer == kNoPeer ? std::string() : concat(" (peer: rank ", peer, ")");
   const std::string_view what = length > 0 ? std::string_view(words.data(), static_cast<std::size_t>(length))
                                            : std::string_view("no description");
-  throw Error(ErrorKind::comm, concat("MPI failed while ", purpose, whom, ": ", what, ", status ", status,
-                                      " at ", name, ":", line,
-                                      "; a rank or the network between the nodes was probably lost; see the "
-                                      "first message of the other ranks"));
+  throw Error(ErrorKind::comm, "MPI failed while ", purpose, whom, ": ", what, ", status ", status, " at ",
+              name, ":", line,
+              "; a rank or the network between the nodes was probably lost; see the first message of the "
+              "other ranks");
 }
 
 Buffer allocate_message_memory(std::size_t bytes) {

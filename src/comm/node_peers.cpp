@@ -7,19 +7,18 @@
 
 #include <array>
 #include <cstdint>
-#include <utility>
 
 #include "comm/mpi_check.hpp"
 
 namespace cifar_mpi::comm {
 namespace {
 
-/// A handle of a process, or -1. (glibc 2.36 declares pidfd_open so that C++ cannot link it.)
-int open_process(int pid) { return static_cast<int>(syscall(SYS_pidfd_open, pid, 0)); }
+/// A handle of a process, empty if there is none. (glibc 2.36 declares pidfd_open so that C++ cannot link it.)
+Descriptor open_process(int pid) { return Descriptor(static_cast<int>(syscall(SYS_pidfd_open, pid, 0))); }
 
-bool ended(int handle) {
-  pollfd ask{handle, POLLIN, 0};
-  return handle >= 0 && poll(&ask, 1, 0) == 1;
+bool ended(const Descriptor& handle) {
+  pollfd ask{handle.get(), POLLIN, 0};
+  return handle && poll(&ask, 1, 0) == 1;
 }
 
 }  // namespace
@@ -38,22 +37,8 @@ NodePeers::NodePeers(MPI_Comm node) {
   check(MPI_Allgather(mine.data(), 2, MPI_INT64_T, all.data(), 2, MPI_INT64_T, node),
         "gathering the processes of the node");
   for (const Entry& entry : all) {
-    Peer peer{static_cast<int>(entry[0]), -1};
+    Peer& peer = peers_.emplace_back(Peer{static_cast<int>(entry[0]), {}});
     if (peer.pid != getpid() && entry[1] == mine[1]) peer.handle = open_process(peer.pid);
-    peers_.push_back(peer);
-  }
-}
-
-NodePeers::NodePeers(NodePeers&& other) noexcept : peers_(std::exchange(other.peers_, {})) {}
-
-NodePeers& NodePeers::operator=(NodePeers&& other) noexcept {
-  std::swap(peers_, other.peers_);
-  return *this;
-}
-
-NodePeers::~NodePeers() {
-  for (const Peer& peer : peers_) {
-    if (peer.handle >= 0) close(peer.handle);
   }
 }
 

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "cifar_mpi/base/directory.hpp"
+
 namespace cifar_mpi::comm {
 
 /// Identifies the PID namespace; 0 if that is unknown.
@@ -16,11 +18,6 @@ class NodePeers {
   NodePeers() = default;
   /// Collective over `node`.
   explicit NodePeers(MPI_Comm node);
-  ~NodePeers();
-  NodePeers(NodePeers&& other) noexcept;
-  NodePeers& operator=(NodePeers&& other) noexcept;
-  NodePeers(const NodePeers&) = delete;
-  NodePeers& operator=(const NodePeers&) = delete;
 
   /// By node rank; as the process sees itself.
   int pid(int node_rank) const { return peers_[static_cast<std::size_t>(node_rank)].pid; }
@@ -31,7 +28,7 @@ class NodePeers {
  private:
   struct Peer {
     int pid = 0;
-    int handle = -1;  ///< a pidfd, which never refers to another process
+    Descriptor handle;  ///< a pidfd, which never refers to another process
   };
 
   std::vector<Peer> peers_;

@@ -20,13 +20,9 @@ std::vector<int> sizes_of(const Nodes& nodes) {
 
 }  // namespace
 
-int Nodes::count() const {
-  return of_rank.empty() ? 0 : *std::max_element(of_rank.begin(), of_rank.end()) + 1;
-}
+int Nodes::count() const { return of_rank.empty() ? 0 : std::ranges::max(of_rank) + 1; }
 
-int Nodes::ranks_on(int node) const {
-  return static_cast<int>(std::count(of_rank.begin(), of_rank.end(), node));
-}
+int Nodes::ranks_on(int node) const { return static_cast<int>(std::ranges::count(of_rank, node)); }
 
 int Nodes::fewest_ranks() const { return of_rank.empty() ? 0 : std::ranges::min(sizes_of(*this)); }
 

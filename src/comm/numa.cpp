@@ -96,8 +96,7 @@ std::vector<NumaDomain> numa_domains(const std::filesystem::path& folder) {
     CoreMask cores = parse_ranges(list);
     if (count_cores(cores) > 0) domains.push_back({number, std::move(cores)});
   }
-  std::sort(domains.begin(), domains.end(),
-            [](const NumaDomain& a, const NumaDomain& b) { return a.number < b.number; });
+  std::ranges::sort(domains, {}, &NumaDomain::number);
   return domains;
 }
 
@@ -110,9 +109,8 @@ CoreMask home_mask(std::span<const CoreMask> masks, std::size_t mine, const Core
     part.resize(whole.size(), 0);
     if (count_cores(part) > 0) usable.push_back(std::move(part));
   }
-  const bool open =
-      equal(whole, allowed) &&
-      std::all_of(masks.begin(), masks.end(), [&](const CoreMask& mask) { return equal(mask, whole); });
+  const bool open = equal(whole, allowed) &&
+                    std::ranges::all_of(masks, [&](const CoreMask& mask) { return equal(mask, whole); });
   if (!open || masks.size() < 2 || usable.size() < 2) return whole;
 
   std::vector<CoreMask> homes;
@@ -120,12 +118,12 @@ CoreMask home_mask(std::span<const CoreMask> masks, std::size_t mine, const Core
     CoreMask& home = homes.emplace_back(whole.size(), 0);
     const auto [first, end] = domains_of(rank, masks.size(), usable.size());
     for (std::size_t domain = first; domain < end; ++domain) {
-      std::transform(home.begin(), home.end(), usable[domain].begin(), home.begin(), std::bit_or<>());
+      std::ranges::transform(home, usable[domain], home.begin(), std::bit_or<>());
     }
   }
   const int even_share = count_cores(whole) / static_cast<int>(masks.size());
-  const bool fair = std::all_of(homes.begin(), homes.end(), [&](const CoreMask& home) {
-    return count_cores(home) / std::count(homes.begin(), homes.end(), home) >= even_share;
+  const bool fair = std::ranges::all_of(homes, [&](const CoreMask& home) {
+    return count_cores(home) / std::ranges::count(homes, home) >= even_share;
   });
   return fair ? homes[mine] : whole;
 }

@@ -39,9 +39,8 @@ void PushPolicy::bound_drift() {
 }
 
 std::uint64_t PushPolicy::least_counted() const {
-  const auto least = std::min_element(workers_.begin(), workers_.end(), [](const Worker& a, const Worker& b) {
-    return a.counted() < b.counted();
-  });
+  const auto least = std::ranges::min_element(
+      workers_, [](const Worker& a, const Worker& b) { return a.counted() < b.counted(); });
   return least->counted();
 }
 
@@ -52,13 +51,12 @@ void PushPolicy::arrived(int worker) {
 }
 
 bool PushPolicy::gathered() const {
-  return std::all_of(workers_.begin(), workers_.end(),
-                     [&](const Worker& worker) { return worker.has == version_; });
+  return std::ranges::all_of(workers_, [&](const Worker& worker) { return worker.has == version_; });
 }
 
 std::uint64_t PushPolicy::under_way() const {
-  return static_cast<std::uint64_t>(std::count_if(
-      workers_.begin(), workers_.end(), [](const Worker& worker) { return worker.place != Place::held; }));
+  return static_cast<std::uint64_t>(
+      std::ranges::count_if(workers_, [](const Worker& worker) { return worker.place != Place::held; }));
 }
 
 const PushOrder* PushPolicy::next() {
@@ -93,7 +91,7 @@ bool PushPolicy::gather_one() {
     if (at(w).place == Place::held) answer(w);
   }
   if (!order_.answered.empty()) return true;
-  const auto old = std::find_if(queue_.begin(), queue_.end(), [&](int w) { return at(w).has != version_; });
+  const auto old = std::ranges::find_if(queue_, [&](int w) { return at(w).has != version_; });
   return old != queue_.end() && drop(*old);
 }
 
@@ -167,7 +165,7 @@ void PushPolicy::release() {
     if (!order_.meets && (drifts || version_ + under_way() >= meeting_)) break;
     answer(*w);
   }
-  std::sort(order_.answered.begin(), order_.answered.end());
+  std::ranges::sort(order_.answered);
 }
 
 }  // namespace cifar_mpi::comm

@@ -12,8 +12,8 @@ namespace cifar_mpi::comm {
 
 int count_of(std::size_t items) {
   if (items <= INT_MAX) return static_cast<int>(items);
-  throw Error(ErrorKind::usage, concat("a server's part of the parameters has ", items,
-                                       " values, too many for one message; give more --servers"));
+  throw Error(ErrorKind::usage, "a server's part of the parameters has ", items,
+              " values, too many for one message; give more --servers");
 }
 
 StepFacts::StepFacts(std::vector<std::span<std::byte>> arrays) : arrays_(std::move(arrays)) {
@@ -24,7 +24,7 @@ StepFacts::StepFacts(std::vector<std::span<std::byte>> arrays) : arrays_(std::mo
 
 void StepFacts::pack() {
   std::byte* to = memory_.data();
-  for (const std::span<std::byte>& array : arrays_) to = std::copy(array.begin(), array.end(), to);
+  for (const std::span<std::byte>& array : arrays_) to = std::ranges::copy(array, to).out;
 }
 
 void StepFacts::unpack() {

@@ -111,7 +111,7 @@ void Rounds::run(double seconds) {
   for (int i = 0; i < static_cast<int>(fitting); ++i) round();
   const auto keep_slowest = [&](Measured& measured) {
     take_largest(measured.seconds, world_);
-    std::sort(measured.seconds.begin(), measured.seconds.end());
+    std::ranges::sort(measured.seconds);
   };
   keep_slowest(copy_);
   for (Measured& sum : sums_) {

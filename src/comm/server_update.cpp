@@ -287,8 +287,7 @@ void ServerUpdate::require_same_step() const {
   if (state_.step == nullptr) return;
   std::uint64_t step = 0;
   if (settings_.device != nullptr) {
-    settings_.device->copy(reinterpret_cast<std::byte*>(&step),
-                           reinterpret_cast<const std::byte*>(state_.step), sizeof step);
+    settings_.device->copy(&step, state_.step, sizeof step);
   } else {
     step = *state_.step;
   }

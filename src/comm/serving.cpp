@@ -110,7 +110,7 @@ void Serving::note_sent() {
 }
 
 bool Serving::all_sent() const {
-  return std::all_of(sending_.begin(), sending_.end(), [](int messages) { return messages == 0; });
+  return std::ranges::all_of(sending_, [](int messages) { return messages == 0; });
 }
 
 /// At a meeting no receives are posted, so that none is left when a run ends there.
@@ -206,8 +206,8 @@ void Serving::read_order() {
 }
 
 bool Serving::all_here() const {
-  return std::all_of(order_.taken.begin(), order_.taken.end(),
-                     [this](int worker) { return here_[static_cast<std::size_t>(worker)]; });
+  return std::ranges::all_of(order_.taken,
+                             [this](int worker) { return here_[static_cast<std::size_t>(worker)]; });
 }
 
 /// The pushes that were taken, in rank order.
@@ -215,7 +215,7 @@ void Serving::sum() {
   const std::span<float> total = arrays_.gradients;
   const std::span<float> first = place_of(order_.taken.front());
   if (order_.taken.size() == 1) {
-    std::copy(first.begin(), first.end(), total.begin());
+    std::ranges::copy(first, total.begin());
   } else {
     add(total.data(), first.data(), place_of(order_.taken[1]).data(), total.size());
     for (std::size_t i = 2; i < order_.taken.size(); ++i)
@@ -242,18 +242,17 @@ void Serving::begin_answers() {
     const auto w = static_cast<std::size_t>(worker);
     answered_in_[w] = round_;
     sending_[w] = is_first() ? 2 : 1;
-    if (!waits_for_all_) std::copy(arrays_.params.begin(), arrays_.params.end(), place_of(worker).begin());
+    if (!waits_for_all_) std::ranges::copy(arrays_.params, place_of(worker).begin());
     answers_.start(worker, kAnswering);
     if (!is_first()) continue;
     const std::span<const std::byte> facts = first_.facts->message();
-    std::copy(facts.begin(), facts.end(), facts_for(worker).begin());
+    std::ranges::copy(facts, facts_for(worker).begin());
     answers_.start(ranks_.workers + worker, kAnswering);
   }
 }
 
 bool Serving::gathered() const {
-  return std::all_of(answered_in_.begin(), answered_in_.end(),
-                     [this](std::uint64_t r) { return r == round_; });
+  return std::ranges::all_of(answered_in_, [this](std::uint64_t r) { return r == round_; });
 }
 
 bool Serving::applied() const {

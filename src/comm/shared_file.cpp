@@ -37,28 +37,12 @@ SharedFile::SharedFile(MPI_Comm node, std::size_t bytes, std::size_t reserved) {
   static_assert(std::is_trivially_copyable_v<Offer>);
   for (const bool named : {false, true}) {
     if (try_to_share(node, bytes, reserved, named)) return;
-    close();
+    *this = {};
   }
 }
 
-SharedFile::~SharedFile() { close(); }
-
-SharedFile& SharedFile::operator=(SharedFile&& other) noexcept {
-  std::swap(descriptor_, other.descriptor_);
-  std::swap(data_, other.data_);
-  std::swap(bytes_, other.bytes_);
-  return *this;
-}
-
-void SharedFile::close() {
-  if (data_ != nullptr) ::munmap(data_, bytes_);
-  if (descriptor_ >= 0) ::close(descriptor_);
-  data_ = nullptr;
-  descriptor_ = -1;
-}
-
 bool SharedFile::occupy(std::size_t first, std::size_t bytes) const {
-  return ::posix_fallocate(descriptor_, static_cast<off_t>(first), static_cast<off_t>(bytes)) == 0;
+  return ::posix_fallocate(file_.get(), static_cast<off_t>(first), static_cast<off_t>(bytes)) == 0;
 }
 
 bool SharedFile::try_to_share(MPI_Comm node, std::size_t bytes, std::size_t reserved, bool named) {
@@ -69,14 +53,14 @@ bool SharedFile::try_to_share(MPI_Comm node, std::size_t bytes, std::size_t rese
   if (rank == 0) {
     const std::string folder = shared_memory().place;
     name = folder + "/cifar_mpi_XXXXXX";
-    descriptor_ = named ? ::mkostemp(name.data(), O_CLOEXEC)
-                        : ::open(folder.c_str(), O_TMPFILE | O_EXCL | O_RDWR | O_CLOEXEC, 0600);
-    const std::string path = named ? name : concat("/proc/", ::getpid(), "/fd/", descriptor_);
+    file_ = Descriptor(named ? ::mkostemp(name.data(), O_CLOEXEC)
+                             : ::open(folder.c_str(), O_TMPFILE | O_EXCL | O_RDWR | O_CLOEXEC, 0600));
+    const std::string path = named ? name : concat("/proc/", ::getpid(), "/fd/", file_.get());
     struct stat made {};
-    if (descriptor_ >= 0 && ::ftruncate(descriptor_, static_cast<off_t>(bytes)) == 0 &&
-        (reserved == 0 || occupy(0, reserved)) && ::fstat(descriptor_, &made) == 0 &&
+    if (file_ && ::ftruncate(file_.get(), static_cast<off_t>(bytes)) == 0 &&
+        (reserved == 0 || occupy(0, reserved)) && ::fstat(file_.get(), &made) == 0 &&
         path.size() < offer.path.size()) {
-      std::copy(path.begin(), path.end(), offer.path.begin());
+      std::ranges::copy(path, offer.path.begin());
       offer.device = made.st_dev;
       offer.inode = made.st_ino;
       offer.space = pid_namespace();
@@ -84,17 +68,17 @@ bool SharedFile::try_to_share(MPI_Comm node, std::size_t bytes, std::size_t rese
   }
   check(MPI_Bcast(&offer, sizeof offer, MPI_BYTE, 0, node), "sending the place of the shared memory", 0);
   if (rank != 0 && offer.path[0] != '\0' && (named || offer.space == pid_namespace())) {
-    descriptor_ =
-        ::open(offer.path.data(), O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | (named ? O_NOFOLLOW : 0));
+    file_ = Descriptor(
+        ::open(offer.path.data(), O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | (named ? O_NOFOLLOW : 0)));
   }
-  if (offer.path[0] != '\0' && descriptor_ >= 0 && offer.is(descriptor_)) {
-    void* const memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor_, 0);
-    if (memory != MAP_FAILED) data_ = static_cast<std::byte*>(memory);
-    bytes_ = bytes;
+  if (offer.path[0] != '\0' && file_ && offer.is(file_.get())) {
+    void* const memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file_.get(), 0);
+    if (memory != MAP_FAILED)
+      memory_ = {static_cast<std::byte*>(memory), bytes, [=] { ::munmap(memory, bytes); }};
   }
-  int shared = data_ != nullptr;
+  int shared = data() != nullptr;
   check(MPI_Allreduce(MPI_IN_PLACE, &shared, 1, MPI_INT, MPI_MIN, node), "agreeing on the shared memory");
-  if (rank == 0 && named && descriptor_ >= 0) ::unlink(name.c_str());
+  if (rank == 0 && named && file_) ::unlink(name.c_str());
   return shared != 0;
 }
 

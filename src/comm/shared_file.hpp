@@ -3,7 +3,9 @@
 #include <mpi.h>
 
 #include <cstddef>
-#include <utility>
+
+#include "cifar_mpi/base/buffer.hpp"
+#include "cifar_mpi/base/directory.hpp"
 
 namespace cifar_mpi::comm {
 
@@ -20,12 +22,9 @@ class SharedFile {
   /// Collective over `node`: `bytes` zeros. If it fails on one rank, `data` is null on all. The node's first
   /// rank allocates the pages of the first `reserved` bytes. Throws Error{comm} when MPI fails.
   SharedFile(MPI_Comm node, std::size_t bytes, std::size_t reserved);
-  ~SharedFile();
-  SharedFile(SharedFile&& other) noexcept { *this = std::move(other); }
-  SharedFile& operator=(SharedFile&& other) noexcept;
 
-  std::byte* data() const { return data_; }
-  int descriptor() const { return descriptor_; }
+  std::byte* data() const { return memory_.data(); }
+  int descriptor() const { return file_.get(); }
 
   /// Allocates pages near the calling core, so that other users who fill the folder cannot take them. A write
   /// to a page that cannot be allocated ends the process with SIGBUS. False if there are too few.
@@ -34,11 +33,9 @@ class SharedFile {
  private:
   struct Offer;
   bool try_to_share(MPI_Comm node, std::size_t bytes, std::size_t reserved, bool named);
-  void close();
 
-  int descriptor_ = -1;
-  std::byte* data_ = nullptr;
-  std::size_t bytes_ = 0;
+  Descriptor file_;
+  Buffer memory_;
 };
 
 }  // namespace cifar_mpi::comm

@@ -11,7 +11,7 @@ using engine::Bytes;
 using engine::kComm;
 
 bool any_overlaps(const std::vector<Bytes>& ranges, const Bytes& bytes) {
-  return std::any_of(ranges.begin(), ranges.end(), [&](const Bytes& range) { return range.overlaps(bytes); });
+  return std::ranges::any_of(ranges, [&](const Bytes& range) { return range.overlaps(bytes); });
 }
 
 }  // namespace
@@ -39,7 +39,7 @@ SpanQueue::SpanQueue(engine::StepProgram& program, engine::Branches& branches,
       done_(tasks_.size()) {}
 
 void SpanQueue::run_ready_after(std::size_t position) {
-  if (std::find(ready_after_.begin(), ready_after_.end(), position) == ready_after_.end()) return;
+  if (std::ranges::find(ready_after_, position) == ready_after_.end()) return;
   branches_.wait(kComm);
   for (std::size_t i = 0; i < tasks_.size(); ++i) {
     if (ready_after_[i] != position) continue;

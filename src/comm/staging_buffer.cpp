@@ -64,8 +64,8 @@ std::byte* StagingBuffer::at(Range range) const {
 int StagingBuffer::count(Range range) const {
   const std::size_t units = bytes(range) / (wire_ == Wire::fp32 ? sizeof(float) : sizeof(bf16));
   if (units > INT_MAX) {
-    throw Error(ErrorKind::usage, concat("a bucket of ", data_.size(),
-                                         " floats is too long for the messages of MPI; use smaller buckets"));
+    throw Error(ErrorKind::usage, "a bucket of ", data_.size(),
+                " floats is too long for the messages of MPI; use smaller buckets");
   }
   return static_cast<int>(units);
 }

@@ -76,9 +76,8 @@ std::optional<Error> Window::too_little(std::size_t bytes) const {
   const std::uint64_t needed = shared_memory_needed(on_node, NodeMemory::footprint(bytes));
   const SharedMemory found = ask_free_();
   if (found.free_bytes >= needed) return std::nullopt;
-  return Error(ErrorKind::device,
-               concat("shared memory is short: ", on_node, " ranks on a node need ", (needed >> 20) + 1,
-                      " MiB of ", found.place, ", ", found.free_bytes >> 20, " MiB are free"));
+  return Error(ErrorKind::device, "shared memory is short: ", on_node, " ranks on a node need ",
+               (needed >> 20) + 1, " MiB of ", found.place, ", ", found.free_bytes >> 20, " MiB are free");
 }
 
 /// The block, or null if it failed on any rank; `note_` then says why.

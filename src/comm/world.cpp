@@ -157,7 +157,7 @@ std::string shown(const std::string* value) {
   if (value == nullptr) return "missing";
   if (value->empty()) return "empty";
   std::string text = *value;
-  std::replace(text.begin(), text.end(), '\n', ' ');
+  std::ranges::replace(text, '\n', ' ');
   return text;
 }
 
@@ -254,13 +254,12 @@ const std::vector<std::string>& World::hosts() const { return state_->hosts; }
 int World::fair_threads() const { return state_->cores.fair_threads; }
 std::string World::cores_text() const {
   const CoreShare& share = state_->cores;
-  std::string text =
-      concat(share.cores, share.cores == 1 ? " core" : " cores", " in the affinity mask of a rank");
+  std::string text = counted(share.cores, "core") + " in the affinity mask of a rank";
   if (state_->at_home) text += ", kept to its NUMA domain";
   if (share.sharers > 1) text += concat(", shared by ", share.sharers, " ranks");
   if (state_->quota)
-    text += concat(", a CPU quota of ", *state_->quota, " for the ", state_->node_size,
-                   state_->node_size == 1 ? " rank" : " ranks", " of the node");
+    text += concat(", a CPU quota of ", *state_->quota, " for the ", counted(state_->node_size, "rank"),
+                   " of the node");
   return text;
 }
 
@@ -302,7 +301,7 @@ std::string World::library() {
   // enough.
   std::string text(words.data(), static_cast<std::size_t>(length));
   text.resize(std::min(text.size(), text.find_first_of(",\n")));
-  std::replace(text.begin(), text.end(), '\t', ' ');
+  std::ranges::replace(text, '\t', ' ');
   return text;
 }
 
@@ -330,9 +329,9 @@ void World::require_equal(ErrorKind kind, const RunFingerprint& mine, std::strin
   const std::string item = first_difference(first, mine);
   std::optional<Error> error;
   if (!item.empty()) {
-    error.emplace(kind, concat(item, " is ", shown(find_item(mine, item)), " on rank ", state_->rank, " (",
-                               state_->host, "), but ", shown(find_item(first, item)), " on rank 0 (",
-                               state_->hosts.front(), "); ", advice));
+    error.emplace(kind, item, " is ", shown(find_item(mine, item)), " on rank ", state_->rank, " (",
+                  state_->host, "), but ", shown(find_item(first, item)), " on rank 0 (",
+                  state_->hosts.front(), "); ", advice);
   }
   vote(error);
 }

@@ -42,9 +42,8 @@ std::int64_t resolve_batch(const TrainConfig& config, int ranks) {
   }
   const std::int64_t batch = config.global_batch / ranks;
   if (batch % accumulate != 0) {
-    refuse(concat("--global-batch ", config.global_batch, " gives each of ", ranks,
-                  ranks == 1 ? " rank " : " ranks ", batch,
-                  " samples, which cannot be divided into --accumulate ", accumulate, " batches"));
+    refuse(concat("--global-batch ", config.global_batch, " gives each of ", counted(ranks, "rank"), " ",
+                  batch, " samples, which cannot be divided into --accumulate ", accumulate, " batches"));
   }
   if (batch / accumulate > kLargestBatch) {
     refuse(concat("--global-batch ", config.global_batch, " is more than ", kLargestBatch,
@@ -245,7 +244,7 @@ void check(const TrainConfig& config) {
 int count_workers(const TrainConfig& config, int ranks) {
   if (config.update != comm::UpdateKind::server) return ranks;
   if (config.servers < ranks) return ranks - config.servers;
-  refuse(concat("--servers ", config.servers, " of ", ranks, ranks == 1 ? " rank" : " ranks",
+  refuse(concat("--servers ", config.servers, " of ", counted(ranks, "rank"),
                 " leaves no rank to compute; start at least ", config.servers + 1,
                 " ranks, or give fewer servers"));
 }
@@ -265,16 +264,16 @@ Sizes resolve_sizes(const TrainConfig& config, int all_ranks, const data::Datase
   const std::uint64_t samples = dataset.train_count;
   const auto p = static_cast<std::uint64_t>(ranks);
   if (samples < p) {
-    throw Error(ErrorKind::data, concat(config.data, " has ", samples, " training samples, fewer than the ",
-                                        ranks, " ranks; start fewer ranks or use a larger dataset"));
+    throw Error(ErrorKind::data, config.data, " has ", samples, " training samples, fewer than the ", ranks,
+                " ranks; start fewer ranks or use a larger dataset");
   }
   if (samples / p < static_cast<std::uint64_t>(sizes.batch)) {
-    throw Error(ErrorKind::data,
-                concat(config.data, " has ", samples, " training samples, fewer than one global batch of ",
-                       sizes.global_batch, " (", sizes.batch, " per rank); lower ",
-                       config.global_batch > 0 ? "--global-batch"
-                       : config.accumulate > 1 ? "--batch-size or --accumulate"
-                                               : "--batch-size"));
+    throw Error(ErrorKind::data, config.data, " has ", samples,
+                " training samples, fewer than one global batch of ", sizes.global_batch, " (", sizes.batch,
+                " per rank); lower ",
+                config.global_batch > 0 ? "--global-batch"
+                : config.accumulate > 1 ? "--batch-size or --accumulate"
+                                        : "--batch-size");
   }
   sizes.steps_per_epoch = static_cast<double>(samples) / static_cast<double>(sizes.global_batch);
   // Multiplies first, so that the result is exact for epochs that end with a whole step.

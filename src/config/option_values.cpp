@@ -37,7 +37,7 @@ OptionValue option_names(std::vector<std::string> TrainConfig::*at) {
       const std::size_t end = std::min(given.find(',', from), given.size());
       std::string name = given.substr(from, end - from);
       name.erase(0, name.starts_with("--") ? 2 : 0);
-      if (std::find(known.begin(), known.end(), name) == known.end())
+      if (std::ranges::find(known, name) == known.end())
         return fmt::format(
             "must be none or a comma-separated list of options that a resumed run may change: {}",
             fmt::join(known, ", "));

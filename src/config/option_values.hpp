@@ -99,7 +99,7 @@ inline OptionValue one_of(std::vector<std::string> names, std::function<std::str
   std::string must = "must be one of ";
   for (const std::string& name : names) must += concat(name == names.front() ? "" : ", ", name);
   const auto read = [=](TrainConfig& c, const std::string& given) {
-    if (std::find(names.begin(), names.end(), given) == names.end()) return must;
+    if (std::ranges::find(names, given) == names.end()) return must;
     set(c, given);
     return std::string();
   };

@@ -317,12 +317,12 @@ std::vector<Option> all_rows() {
 }
 
 const Option& option_called(std::string_view name) {
-  return *std::find_if(options().begin(), options().end(), [&](const Option& o) { return o.name == name; });
+  return *std::ranges::find(options(), name, &Option::name);
 }
 
 bool has_needed_value(const Needs& needs, const TrainConfig& config) {
   const std::string value = option_called(needs.option).value.text(config);
-  return std::find(needs.values.begin(), needs.values.end(), value) != needs.values.end();
+  return std::ranges::find(needs.values, value) != needs.values.end();
 }
 
 /// "--update server --aggregate async"
@@ -355,10 +355,9 @@ void refuse_unused(const Option& option, const TrainConfig& config) {
   const std::string advice = config.model == standard.model || option.value.takes.empty()
                                  ? "; leave it out"
                                  : concat("; give ", option.name, ' ', shown(option, standard));
-  throw Error(ErrorKind::usage,
-              concat(option.name, value, " works only with ", text_of(option.needs),
-                     of_flag ? "" : ", not with " + found, *option.needs.reason != '\0' ? ": " : "",
-                     option.needs.reason, advice));
+  throw Error(ErrorKind::usage, option.name, value, " works only with ", text_of(option.needs),
+              of_flag ? "" : ", not with " + found, *option.needs.reason != '\0' ? ": " : "",
+              option.needs.reason, advice);
 }
 
 }  // namespace
@@ -395,7 +394,7 @@ std::vector<std::string> changeable_options() {
 std::vector<std::string> items_of(const std::vector<std::string>& names) {
   std::vector<std::string> items;
   const auto named = [&](std::string_view option) {
-    return !option.empty() && std::find(names.begin(), names.end(), option.substr(2)) != names.end();
+    return !option.empty() && std::ranges::find(names, option.substr(2)) != names.end();
   };
   for (const Option& option : options()) {
     if (option.identity.may_change && (named(option.name) || named(option.needs.option)))
@@ -416,8 +415,8 @@ void check_options(const TrainConfig& config) {
   for (const Option& option : options()) {
     const bool is_word = !option.zero.empty() && shown(option, config) == option.zero;
     if (const std::string wrong = option.value.out_of_range(config); !wrong.empty() && !is_word)
-      throw Error(ErrorKind::usage,
-                  concat(option.name, ' ', or_word(option, wrong), ", not ", shown(option, config)));
+      throw Error(ErrorKind::usage, option.name, ' ', or_word(option, wrong), ", not ",
+                  shown(option, config));
   }
   for (const Option& option : options()) {
     if (!is_used(option, config) && option.value.text(config) != option.value.text(standard))

@@ -98,7 +98,7 @@ void AffineGroup::to_logical(std::size_t part, std::span<const float> physical,
 
 void AffineGroup::from_logical(std::size_t part, std::span<const float> values,
                                std::span<float> physical) const {
-  std::fill(physical.begin(), physical.end(), 0.0f);
+  std::ranges::fill(physical, 0.0f);
   reorder_now(planning_.dnnl, logical(part), values.data(), master(part), physical.data());
 }
 

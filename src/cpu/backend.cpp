@@ -44,8 +44,7 @@ class CpuBackend final : public engine::Backend {
   explicit CpuBackend(const engine::BackendOptions& options) : options_(options) { use_threads(); }
 
   std::string description() const override {
-    return concat("cpu: ", machine_text(), ", ", options_.threads,
-                  options_.threads == 1 ? " thread" : " threads");
+    return concat("cpu: ", machine_text(), ", ", counted(options_.threads, "thread"));
   }
 
   Precision resolve(Precision precision) const override {
@@ -56,8 +55,8 @@ class CpuBackend final : public engine::Backend {
     }
     if (precision == Precision::bf16 && !has_bf16()) {
       throw Error(ErrorKind::device,
-                  concat("--precision bf16: this cpu has no bf16 arithmetic that oneDNN may use (",
-                         machine_text(), "); use fp32"));
+                  "--precision bf16: this cpu has no bf16 arithmetic that oneDNN may use (", machine_text(),
+                  "); use fp32");
     }
     return precision;
   }
@@ -66,7 +65,7 @@ class CpuBackend final : public engine::Backend {
 
   Buffer allocate_pinned(std::size_t bytes) override { return allocate_host(bytes); }
 
-  void copy(std::byte* dst, const std::byte* src, std::size_t bytes) override {
+  void copy(void* dst, const void* src, std::size_t bytes) override {
     if (bytes != 0) std::memcpy(dst, src, bytes);
   }
 
@@ -153,15 +152,15 @@ void limit_instructions(InstructionSet most) {
     throw Error(ErrorKind::device, "--isa avx2: this processor lacks AVX2, FMA or BMI; leave --isa at auto");
   }
   if (!limit_dnnl(portable)) {
-    throw Error(ErrorKind::device, concat("--isa ", to_string(most), ": ", dnnl_version_text(),
-                                          " cannot be limited here; leave --isa at auto"));
+    throw Error(ErrorKind::device, "--isa ", to_string(most), ": ", dnnl_version_text(),
+                " cannot be limited here; leave --isa at auto");
   }
   limit_vectors(portable ? VectorSet::portable : VectorSet::avx2);
 }
 
 std::unique_ptr<engine::Backend> make_backend(const engine::BackendOptions& options) {
   if (options.threads < 1) {
-    throw Error(ErrorKind::usage, concat("--threads must be at least 1, found ", options.threads));
+    throw Error(ErrorKind::usage, "--threads must be at least 1, found ", options.threads);
   }
   return std::make_unique<CpuBackend>(options);
 }

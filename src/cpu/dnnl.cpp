@@ -160,8 +160,7 @@ void KernelCall::run(std::byte* scratch) const {
     const OneThread one(one_thread_);
     primitive_.execute(stream_, arguments_);
   } catch (const dnnl::error& error) {
-    throw Error(ErrorKind::device,
-                concat("cpu: '", name_, "' failed in ", dnnl_version_text(), ": ", error.what()));
+    throw Error(ErrorKind::device, "cpu: '", name_, "' failed in ", dnnl_version_text(), ": ", error.what());
   }
 }
 

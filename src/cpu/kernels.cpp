@@ -42,14 +42,13 @@ class CpuKernels final : public engine::Kernels {
         if (PlannedGroupPtr group = plan(planning_, chain)) return group;
       }
     } catch (const dnnl::error& error) {
-      throw Error(ErrorKind::usage,
-                  concat("model ", chain.net->name, ": ", dnnl_version_text(), " has no kernel for layer ",
-                         chain.operations[0] + 1, " (", chain.operation(0).name, ") on an input of ",
-                         to_string(chain.in()), " with batch ", planning_.batch, " (", error.what(),
-                         "); change the layer or the batch"));
+      throw Error(ErrorKind::usage, "model ", chain.net->name, ": ", dnnl_version_text(),
+                  " has no kernel for layer ", chain.operations[0] + 1, " (", chain.operation(0).name,
+                  ") on an input of ", to_string(chain.in()), " with batch ", planning_.batch, " (",
+                  error.what(), "); change the layer or the batch");
     }
-    throw Error(ErrorKind::usage, concat("model ", chain.net->name, ": the cpu has no kernel for layer ",
-                                         chain.operations[0] + 1, " (", chain.operation(0).name, ")"));
+    throw Error(ErrorKind::usage, "model ", chain.net->name, ": the cpu has no kernel for layer ",
+                chain.operations[0] + 1, " (", chain.operation(0).name, ")");
   }
 
   std::unique_ptr<engine::Group> reorder(std::string name, const Extent&, const ValueFormat& from,
@@ -77,8 +76,8 @@ class CpuKernels final : public engine::Kernels {
 
   std::string finalize() override {
     const int threads = planning_.threads;
-    return concat(dnnl_version_text(), ", ", threads, threads == 1 ? " thread, " : " threads, ",
-                  to_string(planning_.precision), "\n", planning_.text);
+    return concat(dnnl_version_text(), ", ", counted(threads, "thread"), ", ", to_string(planning_.precision),
+                  "\n", planning_.text);
   }
 
  private:
@@ -134,8 +133,7 @@ class CpuEnds final : public engine::Ends {
 
 engine::TowerKernels plan_kernels(const engine::TowerSpec& spec, int conv_threads) {
   if (spec.batch < 1) {
-    throw Error(ErrorKind::usage,
-                concat("a step needs at least 1 sample per rank, found a batch of ", spec.batch));
+    throw Error(ErrorKind::usage, "a step needs at least 1 sample per rank, found a batch of ", spec.batch);
   }
   auto kernels = std::make_unique<CpuKernels>(spec, conv_threads);
   auto ends = std::make_unique<CpuEnds>(kernels->planning(), *spec.net);

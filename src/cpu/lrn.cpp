@@ -240,9 +240,8 @@ Lrn checked(const std::string& name, const model::LocalResponseNorm& layer, cons
                                   " do not divide ", shape.channels, " channels"));
   }
   if (tile_pixels(lrn) < 1) {
-    throw Error(ErrorKind::usage,
-                concat(name, ": normalisation over ", shape.channels, " channels with radius ", lrn.radius,
-                       " does not fit the ", kTileFloats, " floats of a tile; use fewer channels"));
+    throw Error(ErrorKind::usage, name, ": normalisation over ", shape.channels, " channels with radius ",
+                lrn.radius, " does not fit the ", kTileFloats, " floats of a tile; use fewer channels");
   }
   return lrn;
 }

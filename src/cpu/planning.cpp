@@ -40,7 +40,7 @@ Planning::Planning(const engine::TowerSpec& spec, int choose_for, const Planning
       like_(like) {}
 
 engine::Format Planning::format(const Desc& desc) {
-  const auto known = std::find(descs_.begin(), descs_.end(), desc);
+  const auto known = std::ranges::find(descs_, desc);
   const int id = static_cast<int>(known - descs_.begin());
   const std::size_t bytes = desc.get_size();
   if (known == descs_.end()) descs_.push_back(desc);

@@ -9,8 +9,8 @@ using Tag = dnnl::memory::format_tag;
 std::optional<PlannedPool> plan_pool(const model::MaxPool& layer, int batch, const Desc& src,
                                      const Extent& in) {
   if (layer.kernel > kMostPoolWindow) {
-    throw Error(ErrorKind::usage, concat(layer.name, " has a window of ", layer.kernel,
-                                         ", but the cpu kernels take at most ", kMostPoolWindow));
+    throw Error(ErrorKind::usage, layer.name, " has a window of ", layer.kernel,
+                ", but the cpu kernels take at most ", kMostPoolWindow);
   }
   const dnnl::memory::data_type type = data_type_of(src);
   struct Layout {

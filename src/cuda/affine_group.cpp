@@ -11,13 +11,6 @@
 namespace cifar_mpi::cuda {
 namespace {
 
-using engine::Arena;
-using engine::Bytes;
-using engine::bytes_of;
-using engine::Lane;
-using engine::Operands;
-using engine::Task;
-
 class AffineGroup final : public engine::Group {
  public:
   AffineGroup(SharedPlan& shared, engine::Contract contract, const Affine& affine)
@@ -99,7 +92,7 @@ void AffineGroup::to_logical(std::size_t, std::span<const float> physical, std::
 void AffineGroup::from_logical(std::size_t, std::span<const float> logical, std::span<float> physical) const {
   const auto columns = static_cast<std::size_t>(affine_.columns);
   const auto pitch = static_cast<std::size_t>(affine_.outputs);
-  std::fill(physical.begin(), physical.end(), 0.0f);
+  std::ranges::fill(physical, 0.0f);
   for (std::size_t row = 0; row < logical.size() / columns; ++row)
     std::copy_n(&logical[row * columns], columns, &physical[row * pitch]);
 }
@@ -167,7 +160,7 @@ Task AffineGroup::library_forward(const Operands& o, const Kept& kept, Arena& ar
        {y(o)},
        [=, from = o.src[0], to = o.dst, copy = kept.weights, type = type_, rows = affine_.rows(shared_.batch),
         columns = affine_.outputs, relu = affine_.relu](Lane& lane) {
-         conv->forward(stream_of(lane), from, copy, to, space);
+         check(conv->forward(stream_of(lane), from, copy, to, space), "starting a convolution");
          if (biases != nullptr) add_bias(stream_of(lane), type, to, biases, rows, columns, relu);
        },
        {}},
@@ -255,7 +248,8 @@ void AffineGroup::weight_gradient(const Operands& o, Kept& kept, Arena& arena,
                              {bytes_of(to, affine_.weights()), {copy, bytes(affine_.weights())}},
                              [=, from = o.src[0], grad = o.grad_dst, type = type_, rows = affine_.inner,
                               columns = affine_.outputs](Lane& lane) {
-                               conv->weight_gradient(stream_of(lane), from, grad, copy, space);
+                               check(conv->weight_gradient(stream_of(lane), from, grad, copy, space),
+                                     "starting a weight gradient");
                                transpose_gradient(stream_of(lane), copy, type, to, rows, columns);
                              },
                              {},
@@ -294,7 +288,8 @@ void AffineGroup::data_gradient(const Operands& o, const Kept& kept, Arena& aren
                              {grad_y(o), {kept.weights, bytes(affine_.weights())}},
                              {grad_x(o)},
                              [=, copy = kept.weights, grad = o.grad_dst, to = o.grad_src[0]](Lane& lane) {
-                               conv->data_gradient(stream_of(lane), copy, grad, to, space);
+                               check(conv->data_gradient(stream_of(lane), copy, grad, to, space),
+                                     "starting a data gradient");
                              },
                              {}},
                             o, space, conv->workspace_bytes()));

@@ -32,26 +32,22 @@ class CudaBackend final : public engine::Backend {
   Precision resolve(Precision precision) const override {
     if (precision == Precision::automatic) return device_.has_bf16() ? Precision::bf16 : Precision::fp32;
     if (precision != Precision::fp32 && !device_.has_bf16()) {
-      throw Error(ErrorKind::device,
-                  concat("--precision ", to_string(precision), ": needs compute capability 8.0; this is ",
-                         device_.text(), "; use fp32"));
+      throw Error(ErrorKind::device, "--precision ", to_string(precision),
+                  ": needs compute capability 8.0; this is ", device_.text(), "; use fp32");
     }
     return precision;
   }
 
   Buffer allocate(std::size_t bytes) override { return device_.allocate(bytes); }
   Buffer allocate_pinned(std::size_t bytes) override { return cuda::allocate_pinned(bytes); }
-  void copy(std::byte* dst, const std::byte* src, std::size_t bytes) override {
-    device_.copy(dst, src, bytes);
-  }
+  void copy(void* dst, const void* src, std::size_t bytes) override { device_.copy(dst, src, bytes); }
 
   engine::TowerKernels plan(const engine::TowerSpec& spec) override {
     engine::TowerSpec resolved = spec;
     resolved.precision = resolve(spec.precision);
     if (spec.conv == engine::ConvMethod::fft || spec.conv == engine::ConvMethod::winograd) {
-      throw Error(ErrorKind::device,
-                  concat("--conv ", to_string(spec.conv),
-                         ": only the cpu computes convolutions so; leave it auto on a CUDA device"));
+      throw Error(ErrorKind::device, "--conv ", to_string(spec.conv),
+                  ": only the cpu computes convolutions so; leave it auto on a CUDA device");
     }
     return plan_kernels(resolved, plan_context(device_, ladder_));
   }
@@ -157,12 +153,6 @@ class CudaBackend final : public engine::Backend {
 }  // namespace
 
 std::string describe() { return library_versions(); }
-
-std::string unusable() { return why_unusable(); }
-
-bool has_gpu() { return gpu_is_there(); }
-
-std::string identity(const engine::BackendOptions& options) { return gpu_identity(options); }
 
 std::unique_ptr<engine::Backend> make_backend(const engine::BackendOptions& options) {
   return make_platform(options).backend;

@@ -8,13 +8,6 @@
 namespace cifar_mpi::cuda {
 namespace {
 
-using engine::Arena;
-using engine::Bytes;
-using engine::bytes_of;
-using engine::Lane;
-using engine::Operands;
-using engine::Task;
-
 class BatchNormGroup final : public engine::Group {
  public:
   BatchNormGroup(SharedPlan& shared, engine::Contract contract, const BatchNorm& norm)

@@ -11,7 +11,7 @@ namespace {
 [[noreturn]] void fail(ErrorKind kind, const char* library, const char* purpose, std::string_view words,
                        std::string_view file, int line) {
   const std::string_view name = file.substr(file.find_last_of('/') + 1);
-  throw Error(kind, concat(library, " failed while ", purpose, ": ", words, " (", name, ":", line, ")"));
+  throw Error(kind, library, " failed while ", purpose, ": ", words, " (", name, ":", line, ")");
 }
 
 }  // namespace
@@ -20,12 +20,10 @@ void check(cudaError_t status, const char* purpose, const char* file, int line) 
   if (status == cudaSuccess) return;
   static_cast<void>(cudaGetLastError());  // else the next call would report an error that did no harm
   if (status == cudaErrorDevicesUnavailable) {
-    throw Error(
-        ErrorKind::device,
-        concat("the GPU is busy (CUDA: ", cudaGetErrorString(status),
-               "): its compute mode (nvidia-smi -q -d COMPUTE) allows no further process on it; end the "
-               "process that uses it, choose another GPU with CUDA_VISIBLE_DEVICES, or let an administrator "
-               "run nvidia-smi -c DEFAULT"));
+    throw Error(ErrorKind::device, "the GPU is busy (CUDA: ", cudaGetErrorString(status),
+                "): its compute mode (nvidia-smi -q -d COMPUTE) allows no further process on it; end the "
+                "process that uses it, choose another GPU with CUDA_VISIBLE_DEVICES, or let an administrator "
+                "run nvidia-smi -c DEFAULT");
   }
   fail(ErrorKind::device, "CUDA", purpose, cudaGetErrorString(status), file, line);
 }
@@ -33,8 +31,8 @@ void check(cudaError_t status, const char* purpose, const char* file, int line) 
 void check_launch(const char* kernel) {
   const cudaError_t status = cudaGetLastError();
   if (status == cudaSuccess) return;
-  throw Error(ErrorKind::device,
-              concat("CUDA could not start the kernel '", kernel, "': ", cudaGetErrorString(status)));
+  throw Error(ErrorKind::device, "CUDA could not start the kernel '", kernel,
+              "': ", cudaGetErrorString(status));
 }
 
 void check(cudnnStatus_t status, const char* purpose, const char* file, int line) {

@@ -19,6 +19,7 @@
 #include "cifar_mpi/base/hash.hpp"
 #include "cifar_mpi/base/log.hpp"
 #include "cifar_mpi/base/text.hpp"
+#include "cifar_mpi/cuda/backend.hpp"
 #include "cuda/control.hpp"
 #include "cuda/device_choice.hpp"
 #include "cuda/handles.hpp"
@@ -68,8 +69,8 @@ std::string why_no_blas() {
 }
 
 void require_usable() {
-  if (const std::string reason = why_unusable(); !reason.empty()) {
-    throw Error(ErrorKind::device, concat("--device cuda: ", reason, "; use --device cpu"));
+  if (const std::string reason = unusable(); !reason.empty()) {
+    throw Error(ErrorKind::device, "--device cuda: ", reason, "; use --device cpu");
   }
 }
 
@@ -99,7 +100,7 @@ bool unwinding() { return std::uncaught_exceptions() > 0; }
 
 }  // namespace
 
-std::string why_unusable() {
+std::string unusable() {
   int driver = 0, runtime = 0, count = 0;
   if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0) return "no NVIDIA driver";
   static_cast<void>(cudaRuntimeGetVersion(&runtime));
@@ -131,7 +132,7 @@ std::string library_versions() {
                 library_version(static_cast<std::size_t>(nccl)));
 }
 
-bool gpu_is_there() {
+bool has_gpu() {
   int driver = 0, count = 0;
   // The runtime reports the same for a missing driver as for an old one.
   if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0) return false;
@@ -140,7 +141,7 @@ bool gpu_is_there() {
   return status == cudaErrorInsufficientDriver || (status == cudaSuccess && count > 0);
 }
 
-std::string gpu_identity(const engine::BackendOptions& options) {
+std::string identity(const engine::BackendOptions& options) {
   require_usable();
   const int ordinal = choose(options);
   cudaDeviceProp properties{};
@@ -158,11 +159,10 @@ Device::Device(const engine::BackendOptions& options) {
   check(cudaSetDevice(ordinal_), "choosing a GPU");
   check(cudaGetDeviceProperties(&properties_, ordinal_), "asking what the GPU is");
   if (const std::string words = missing_code(); !words.empty()) {
-    throw Error(ErrorKind::device,
-                concat("--device cuda: this binary has no code for ", properties_.name,
-                       ", compute capability ", properties_.major, '.', properties_.minor, " (", words, "); ",
-                       build_advice(10 * properties_.major + properties_.minor, CUDART_VERSION),
-                       ", or use --device cpu"));
+    throw Error(ErrorKind::device, "--device cuda: this binary has no code for ", properties_.name,
+                ", compute capability ", properties_.major, '.', properties_.minor, " (", words, "); ",
+                build_advice(10 * properties_.major + properties_.minor, CUDART_VERSION),
+                ", or use --device cpu");
   }
   cudaStream_t made = nullptr;
   check(cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking), "making a stream");
@@ -228,7 +228,7 @@ Buffer Device::allocate(std::size_t bytes) const {
   return buffer;
 }
 
-void Device::copy(std::byte* dst, const std::byte* src, std::size_t bytes) {
+void Device::copy(void* dst, const void* src, std::size_t bytes) {
   if (bytes == 0) return;
   check(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, copies_.get()), "copying");
   check(cudaStreamSynchronize(copies_.get()), "copying");
@@ -252,9 +252,7 @@ TrialMemory::TrialMemory(Device& device, std::size_t bytes)
   device.copy(nans_.data(), ones.data(), ones.size());
   trial_.nans = nans_.data();
   trial_.nan_bytes = nans_.size();
-  trial_.read = [&device](void* dst, const void* src, std::size_t count) {
-    device.copy(static_cast<std::byte*>(dst), static_cast<const std::byte*>(src), count);
-  };
+  trial_.read = [&device](void* dst, const void* src, std::size_t count) { device.copy(dst, src, count); };
   trial_.blas = device.blas();
   trial_.dnn = &device.dnn();
   trial_.stream = device.stream(engine::kCompute);
@@ -305,7 +303,7 @@ void compare_devices(const Device& device, const comm::World& world, bool share)
   std::vector<DeviceIdentity> ranks;
   std::map<std::string, std::string> lines;
   for (std::size_t rank = 0; rank < hosts.size(); ++rank) {
-    const auto first = std::find(hosts.begin(), hosts.end(), hosts[rank]) - hosts.begin();
+    const auto first = std::ranges::find(hosts, hosts[rank]) - hosts.begin();
     ranks.push_back({first, gpus[rank]});
     std::string& line = lines[hosts[rank]];
     line +=
@@ -318,11 +316,10 @@ void compare_devices(const Device& device, const comm::World& world, bool share)
   const SharedDevice shared = find_shared_device(ranks);
   world.together([&] {
     if (shared.rank < 0 || share || world.rank() != 0) return;
-    throw Error(ErrorKind::device,
-                concat("ranks ", shared.other, " and ", shared.rank, " on ",
-                       hosts[static_cast<std::size_t>(shared.rank)],
-                       " have the same GPU; give each rank one of its own, or allow sharing for a test with "
-                       "--share-gpus"));
+    throw Error(
+        ErrorKind::device, "ranks ", shared.other, " and ", shared.rank, " on ",
+        hosts[static_cast<std::size_t>(shared.rank)],
+        " have the same GPU; give each rank one of its own, or allow sharing for a test with --share-gpus");
   });
 }
 

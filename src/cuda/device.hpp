@@ -46,7 +46,7 @@ class Device {
   /// Zeroed, 256-byte aligned. Throws Error{device} with the sizes when there is not enough.
   Buffer allocate(std::size_t bytes) const;
   /// Between any two places, host or device; returns when done. Does not wait for the lanes.
-  void copy(std::byte* dst, const std::byte* src, std::size_t bytes);
+  void copy(void* dst, const void* src, std::size_t bytes);
 
   cublasLtHandle_t blas();
   DnnHandles& dnn() { return dnn_; }
@@ -64,16 +64,6 @@ class Device {
 
 /// "0000:1b:00.0"
 std::string pci_text(std::uint64_t number);
-
-/// The reason why this process cannot use a GPU, in a few words; empty if it can.
-std::string why_unusable();
-
-/// Whether there is a GPU, usable or not.
-bool gpu_is_there();
-
-/// The name, address and UUID of the GPU that a rank with these options uses, the driver and the libraries. Throws
-/// Error{device} as Device does.
-std::string gpu_identity(const engine::BackendOptions& options);
 
 /// "CUDA 13.0, cuDNN 9.19.0, cuBLASLt 13.1.0, NCCL 2.28.9": the loaded versions, which may differ from those of the
 /// build.

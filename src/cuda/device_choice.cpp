@@ -10,11 +10,9 @@ int choose_device(const DeviceQuestion& question) {
     return question.visible == 1 ? 0 : question.local_rank;
   }
   if (!question.share) {
-    throw Error(
-        ErrorKind::device,
-        concat(question.local_ranks, " ranks on this host, but ", question.visible,
-               question.visible == 1 ? " GPU" : " GPUs", "; start one rank per GPU (-np ", question.visible,
-               " on one host), or let ranks share a GPU for a test with --share-gpus"));
+    throw Error(ErrorKind::device, question.local_ranks, " ranks on this host, but ",
+                counted(question.visible, "GPU"), "; start one rank per GPU (-np ", question.visible,
+                " on one host), or let ranks share a GPU for a test with --share-gpus");
   }
   return question.local_rank % question.visible;
 }

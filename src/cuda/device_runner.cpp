@@ -75,7 +75,7 @@ void DeviceRunner::start(const Instruction& line) {
   try {
     task(line.target).start(lanes_[static_cast<std::size_t>(line.lane)]);
   } catch (const Error& error) {
-    throw Error(error.kind(), concat("task '", task(line.target).name, "': ", error.what()));
+    throw Error(error.kind(), "task '", task(line.target).name, "': ", error.what());
   }
   if (recording() && !is_of_host(line.target)) watches().end(line.target, lane);
 }
@@ -171,8 +171,7 @@ std::int64_t Stopwatches::read(const Anchor& anchor, engine::Recorder& recorder)
     last = std::max(last, end);
   }
   if (slices.empty()) return last;
-  std::stable_sort(slices.begin(), slices.end(),
-                   [](const auto& a, const auto& b) { return a.begin_ns < b.begin_ns; });
+  std::ranges::stable_sort(slices, {}, &engine::Recorder::Slice::begin_ns);
   recorder.begin_replay(slices.front().begin_ns);
   for (const engine::Recorder::Slice& slice : slices) recorder.add(slice.task, slice.begin_ns, slice.end_ns);
   return last;

@@ -11,12 +11,7 @@
 namespace cifar_mpi::cuda {
 namespace {
 
-using engine::Arena;
-using engine::Bytes;
-using engine::bytes_of;
 using engine::GroupTasks;
-using engine::Lane;
-using engine::Operands;
 
 /// A group without parameters: one task each way at most.
 template <class W>

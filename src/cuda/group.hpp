@@ -9,6 +9,13 @@
 /// Groups of layers and their tasks. Creating either needs no device: addresses are stored, not dereferenced.
 namespace cifar_mpi::cuda {
 
+using engine::Arena;
+using engine::Bytes;
+using engine::bytes_of;
+using engine::Lane;
+using engine::Operands;
+using engine::Task;
+
 /// Data shared by the groups of one network; outlives them.
 struct SharedPlan {
   int batch = 0;

@@ -16,9 +16,8 @@ using engine::kRecordRing;
 
 template <class Ranges>
 bool touches(const engine::StepProgram& program, Ranges ranges, const Bytes& bytes) {
-  return std::any_of(program.tasks().begin(), program.tasks().end(), [&](const engine::Task& task) {
-    return std::any_of((task.*ranges).begin(), (task.*ranges).end(),
-                       [&](const Bytes& range) { return range.overlaps(bytes); });
+  return std::ranges::any_of(program.tasks(), [&](const engine::Task& task) {
+    return std::ranges::any_of((task.*ranges), [&](const Bytes& range) { return range.overlaps(bytes); });
   });
 }
 

@@ -39,12 +39,12 @@ bool Ladder::agree(const comm::World& world) {
   agreed_.clear();
   for (const auto& [kernel, step] : told)
     agreed_[kernel] = {std::stoi(step), step.substr(step.find('\t') + 1)};
-  const bool differ = std::any_of(agreed_.begin(), agreed_.end(), [&](const auto& item) {
+  const bool differ = std::ranges::any_of(agreed_, [&](const auto& item) {
     const auto own = taken_.find(item.first);
     return own == taken_.end() || own->second.rung < item.second.rung;
   });
   const std::vector<double> ranks = world.gather(differ ? 1.0 : 0.0);
-  return std::find(ranks.begin(), ranks.end(), 1.0) != ranks.end();
+  return std::ranges::find(ranks, 1.0) != ranks.end();
 }
 
 std::vector<std::string> Ladder::lines() const {

@@ -145,20 +145,20 @@ int LibraryConv::plan(ConvDirection direction, const Trial& trial, int rung) {
       return taken = choose<cudnnConvolutionFwdAlgoPerf_t>(
                  forward_,
                  ConvCalls{cudnnGetConvolutionForwardAlgorithm_v7, cudnnGetConvolutionForwardWorkspaceSize,
-                           &LibraryConv::start_forward, x_.get(), weights_.get(), y_.get()},
+                           &LibraryConv::forward, x_.get(), weights_.get(), y_.get()},
                  trial, rung);
     case ConvDirection::weight_gradient:
       return taken = choose<cudnnConvolutionBwdFilterAlgoPerf_t>(
                  weight_gradient_,
                  ConvCalls{cudnnGetConvolutionBackwardFilterAlgorithm_v7,
-                           cudnnGetConvolutionBackwardFilterWorkspaceSize,
-                           &LibraryConv::start_weight_gradient, x_.get(), y_.get(), weights_.get()},
+                           cudnnGetConvolutionBackwardFilterWorkspaceSize, &LibraryConv::weight_gradient,
+                           x_.get(), y_.get(), weights_.get()},
                  trial, rung);
     case ConvDirection::data_gradient:
       return taken = choose<cudnnConvolutionBwdDataAlgoPerf_t>(
                  data_gradient_,
                  ConvCalls{cudnnGetConvolutionBackwardDataAlgorithm_v7,
-                           cudnnGetConvolutionBackwardDataWorkspaceSize, &LibraryConv::start_data_gradient,
+                           cudnnGetConvolutionBackwardDataWorkspaceSize, &LibraryConv::data_gradient,
                            weights_.get(), y_.get(), x_.get()},
                  trial, rung);
   }
@@ -177,16 +177,16 @@ std::string LibraryConv::text() const {
   return concat("cuDNN ", name_of(shape_.type), ", algorithms ", algorithms);
 }
 
-cudnnStatus_t LibraryConv::start_forward(cudaStream_t stream, const void* x, const void* weights, void* y,
-                                         void* workspace) const {
+cudnnStatus_t LibraryConv::forward(cudaStream_t stream, const void* x, const void* weights, void* y,
+                                   void* workspace) const {
   cudnnHandle_t const dnn = handles_->of(stream);
   if (dnn == nullptr) return CUDNN_STATUS_NOT_INITIALIZED;
   return cudnnConvolutionForward(dnn, &kOne, x_.get(), x, weights_.get(), weights, forward_.conv.get(),
                                  forward_.algorithm, workspace, forward_.workspace, &kZero, y_.get(), y);
 }
 
-cudnnStatus_t LibraryConv::start_weight_gradient(cudaStream_t stream, const void* x, const void* grad_y,
-                                                 void* grad_weights, void* workspace) const {
+cudnnStatus_t LibraryConv::weight_gradient(cudaStream_t stream, const void* x, const void* grad_y,
+                                           void* grad_weights, void* workspace) const {
   cudnnHandle_t const dnn = handles_->of(stream);
   if (dnn == nullptr) return CUDNN_STATUS_NOT_INITIALIZED;
   return cudnnConvolutionBackwardFilter(dnn, &kOne, x_.get(), x, y_.get(), grad_y,
@@ -194,28 +194,13 @@ cudnnStatus_t LibraryConv::start_weight_gradient(cudaStream_t stream, const void
                                         weight_gradient_.workspace, &kZero, weights_.get(), grad_weights);
 }
 
-cudnnStatus_t LibraryConv::start_data_gradient(cudaStream_t stream, const void* weights, const void* grad_y,
-                                               void* grad_x, void* workspace) const {
+cudnnStatus_t LibraryConv::data_gradient(cudaStream_t stream, const void* weights, const void* grad_y,
+                                         void* grad_x, void* workspace) const {
   cudnnHandle_t const dnn = handles_->of(stream);
   if (dnn == nullptr) return CUDNN_STATUS_NOT_INITIALIZED;
   return cudnnConvolutionBackwardData(dnn, &kOne, weights_.get(), weights, y_.get(), grad_y,
                                       data_gradient_.conv.get(), data_gradient_.algorithm, workspace,
                                       data_gradient_.workspace, &kZero, x_.get(), grad_x);
-}
-
-void LibraryConv::forward(cudaStream_t stream, const void* x, const void* weights, void* y,
-                          void* workspace) const {
-  check(start_forward(stream, x, weights, y, workspace), "starting a convolution");
-}
-
-void LibraryConv::weight_gradient(cudaStream_t stream, const void* x, const void* grad_y, void* grad_weights,
-                                  void* workspace) const {
-  check(start_weight_gradient(stream, x, grad_y, grad_weights, workspace), "starting a weight gradient");
-}
-
-void LibraryConv::data_gradient(cudaStream_t stream, const void* weights, const void* grad_y, void* grad_x,
-                                void* workspace) const {
-  check(start_data_gradient(stream, weights, grad_y, grad_x, workspace), "starting a data gradient");
 }
 
 }  // namespace cifar_mpi::cuda

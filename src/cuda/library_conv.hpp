@@ -51,11 +51,13 @@ class LibraryConv {
   /// Whether cuDNN computes this direction.
   bool has(ConvDirection direction) const { return rungs_[static_cast<std::size_t>(direction)] < kConvRungs; }
 
-  void forward(cudaStream_t stream, const void* x, const void* weights, void* y, void* workspace) const;
-  void weight_gradient(cudaStream_t stream, const void* x, const void* grad_y, void* grad_weights,
-                       void* workspace) const;
-  void data_gradient(cudaStream_t stream, const void* weights, const void* grad_y, void* grad_x,
-                     void* workspace) const;
+  /// Start a direction.
+  [[nodiscard]] cudnnStatus_t forward(cudaStream_t stream, const void* x, const void* weights, void* y,
+                                      void* workspace) const;
+  [[nodiscard]] cudnnStatus_t weight_gradient(cudaStream_t stream, const void* x, const void* grad_y,
+                                              void* grad_weights, void* workspace) const;
+  [[nodiscard]] cudnnStatus_t data_gradient(cudaStream_t stream, const void* weights, const void* grad_y,
+                                            void* grad_x, void* workspace) const;
 
   std::size_t workspace_bytes() const { return workspace_bytes_; }
   const std::string& why() const { return why_; }
@@ -75,12 +77,6 @@ class LibraryConv {
   /// `plan` of one direction.
   template <class Proposal, class Algorithm, class Calls>
   int choose(Direction<Algorithm>& direction, const Calls& calls, const Trial& trial, int rung);
-  cudnnStatus_t start_forward(cudaStream_t stream, const void* x, const void* weights, void* y,
-                              void* workspace) const;
-  cudnnStatus_t start_weight_gradient(cudaStream_t stream, const void* x, const void* grad_y,
-                                      void* grad_weights, void* workspace) const;
-  cudnnStatus_t start_data_gradient(cudaStream_t stream, const void* weights, const void* grad_y,
-                                    void* grad_x, void* workspace) const;
 
   LibraryConvShape shape_;
   DnnHandles* handles_ = nullptr;

@@ -7,7 +7,6 @@
 
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/text.hpp"
-#include "cuda/plain_matmul.hpp"
 #include "cuda/relu.hpp"
 #include "cuda/sum.hpp"
 
@@ -108,19 +107,6 @@ std::uint32_t value_of(const cublasLtMatmulAlgo_t& algorithm, const Setting& set
     return 0;
   }
   return std::bit_cast<std::uint32_t>(memory);  // hosts of GPUs are little-endian
-}
-
-PlainMatmul plain(const MatmulShape& shape) {
-  return {shape.m,
-          shape.n,
-          shape.k,
-          shape.transpose_a,
-          shape.transpose_b,
-          shape.in,
-          shape.out,
-          shape.epilogue != Epilogue::none,
-          shape.epilogue == Epilogue::bias_relu,
-          shape.slices};
 }
 
 /// Tensor cores process rows of bf16 in groups of 16 bytes. Other rows are not supported, so that every GPU
@@ -226,8 +212,7 @@ void Matmul::plan(const Trial& trial, int rung) {
     static_cast<void>(cudaGetLastError());
     void* const workspace = trial.workspace(workspace_bytes_);
     if (workspace == nullptr && workspace_bytes_ > 0)
-      throw Error(ErrorKind::device,
-                  concat("no GPU memory is left for ", workspace_bytes_, " bytes of a product"));
+      throw Error(ErrorKind::device, "no GPU memory is left for ", workspace_bytes_, " bytes of a product");
     run(trial.stream, trial.operand, trial.operand, trial.result, trial.operand, workspace);
   }
   check(cudaStreamSynchronize(trial.stream), "trying a matrix product");
@@ -252,7 +237,7 @@ void Matmul::run(cudaStream_t stream, const void* a, const void* b, void* d, con
     check(launch(stream, a, b, d, bias, workspace), "starting a matrix product");
     if (relu_behind_) relu_forward(stream, shape_.out, d, d, shape_.m * shape_.n);
   } else {
-    plain_matmul(stream, plain(shape_), a, b, shape_.slices > 1 ? workspace : d, bias);
+    plain_matmul(stream, shape_, a, b, shape_.slices > 1 ? workspace : d, bias);
   }
   if (shape_.slices == 1) return;
   add_ranks(stream, static_cast<float*>(d), static_cast<const float*>(workspace),

@@ -63,10 +63,8 @@ const Matmul& MatrixProducts::plan(Device& device, const std::string& name, cons
   const TrialMemory memory(device, std::max({product.bytes_a(), product.bytes_b(), product.bytes_d()}));
   product.plan(memory.trial());
   if (product.rung() != 0) {
-    throw Error(
-        ErrorKind::device,
-        concat("--optimizer muon: the first choice of cuBLASLt for a product of ", name,
-               " does not run, and all ranks need the same; free memory of the GPU, or give --device cpu"));
+    throw Error(ErrorKind::device, "--optimizer muon: the first choice of cuBLASLt for a product of ", name,
+                " does not run, and all ranks need the same; free memory of the GPU, or give --device cpu");
   }
   return products_.emplace_back(std::move(product));
 }

@@ -145,9 +145,9 @@ class NcclCollective final : public comm::Collective {
     if (state == ncclSuccess || state == ncclInProgress) return;
     if (!failed_at_) failed_at_ = steady_seconds();
     if (steady_seconds() - *failed_at_ < kWatchdogsTurn) return;
-    throw Error(ErrorKind::comm, concat("NCCL lost a rank or the network: ", ncclGetErrorString(state),
-                                        ", seen by rank ", world_.rank(), " on ", world_.host(),
-                                        "; the first message of the other ranks says more"));
+    throw Error(ErrorKind::comm, "NCCL lost a rank or the network: ", ncclGetErrorString(state),
+                ", seen by rank ", world_.rank(), " on ", world_.host(),
+                "; the first message of the other ranks says more");
   }
 
   Device& device_;
@@ -164,8 +164,8 @@ void set_default(const char* variable, const std::string& value) { setenv(variab
 
 /// Whether NCCL_ALGO, such as "Ring,NVLS" or "allreduce:NVLSTree;broadcast:Ring", asks for NVLS. "^NVLS" excludes it.
 bool names_nvls(std::string algorithms) {
-  std::transform(algorithms.begin(), algorithms.end(), algorithms.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  std::ranges::transform(algorithms, algorithms.begin(),
+                         [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   std::istringstream lists(algorithms);
   for (std::string list; std::getline(lists, list, ';');) {
     if (list.find('^') == std::string::npos && list.find("nvls") != std::string::npos) return true;
@@ -193,8 +193,7 @@ void prepare_environment(const comm::World& world, const NcclOptions& options, b
   set_default("NCCL_HOSTID", concat(world.host(), "-rank-", world.rank()));
   set_default("NCCL_IB_DISABLE", "1");
   const auto& hosts = world.hosts();
-  if (std::all_of(hosts.begin(), hosts.end(),
-                  [&](const std::string& host) { return host == hosts.front(); })) {
+  if (std::ranges::all_of(hosts, [&](const std::string& host) { return host == hosts.front(); })) {
     set_default("NCCL_SOCKET_IFNAME", "lo");
   }
 }
@@ -238,11 +237,11 @@ std::unique_ptr<comm::Collective> make_nccl(Device& device, std::string_view nam
   const bool tree = info != nullptr && info->fixed_tree;
   std::optional<Error> wrong;
   if (info == nullptr && name != "auto") {
-    wrong.emplace(ErrorKind::usage, concat("--all-reduce ", name,
-                                           " sums in host memory; on cuda choose nccl, doubling or auto"));
+    wrong.emplace(ErrorKind::usage, "--all-reduce ", name,
+                  " sums in host memory; on cuda choose nccl, doubling or auto");
   } else if (wire != comm::Wire::fp32) {
-    wrong.emplace(ErrorKind::usage,
-                  concat("gradients travel as ", to_string(wire), " between hosts only; NCCL sums fp32"));
+    wrong.emplace(ErrorKind::usage, "gradients travel as ", to_string(wire),
+                  " between hosts only; NCCL sums fp32");
   }
   world.agree(wrong);
   if (world.size() == 1) return std::make_unique<NcclCollective>(device, world, Communicator(), tree);

@@ -16,8 +16,6 @@ namespace cifar_mpi::cuda {
 namespace {
 
 using engine::Format;
-using engine::Lane;
-using engine::Task;
 using engine::ValueFormat;
 
 /// "24x24 "
@@ -171,8 +169,7 @@ PlanContext plan_context(Device& device, Ladder& ladder) {
 
 engine::TowerKernels plan_kernels(const engine::TowerSpec& spec, PlanContext context, ConvChoice choice) {
   if (spec.batch < 1) {
-    throw Error(ErrorKind::usage,
-                concat("a step needs at least 1 sample per rank, found a batch of ", spec.batch));
+    throw Error(ErrorKind::usage, "a step needs at least 1 sample per rank, found a batch of ", spec.batch);
   }
   auto ends = std::make_unique<CudaEnds>(spec, context);
   return {std::make_unique<CudaKernels>(spec, std::move(context), choice), std::move(ends)};

@@ -42,7 +42,7 @@ Buffer random_values(Device& device, ValueType type, std::size_t count) {
     values[i] = uniform01(static_cast<std::uint32_t>(i * 2654435761u)) - 0.5f;
   }
   Buffer wide = device.allocate(count * sizeof(float));
-  device.copy(wide.data(), reinterpret_cast<const std::byte*>(values.data()), wide.size());
+  device.copy(wide.data(), values.data(), wide.size());
   if (type == ValueType::fp32) return wide;
   Buffer narrow = device.allocate(count * bytes_per(ValueType::bf16));
   round_to_bf16(device.stream(engine::kCompute), wide.as<float>(), narrow.data(),
@@ -54,8 +54,8 @@ Buffer random_values(Device& device, ValueType type, std::size_t count) {
 /// The GPU that the backend of this process uses.
 engine::BackendOptions current_device() {
   int ordinal = 0;
-  if (const std::string reason = why_unusable(); !reason.empty()) {
-    throw Error(ErrorKind::device, concat("--device cuda: ", reason, "; use --device cpu"));
+  if (const std::string reason = unusable(); !reason.empty()) {
+    throw Error(ErrorKind::device, "--device cuda: ", reason, "; use --device cpu");
   }
   check(cudaGetDevice(&ordinal), "asking for the GPU in use");
   engine::BackendOptions options;

@@ -6,7 +6,7 @@ namespace {
 
 /// One thread per element of d: correct for any shape, fast for none.
 template <class In, class Out>
-__global__ void multiply(PlainMatmul shape, const In* __restrict__ a, const In* __restrict__ b,
+__global__ void multiply(MatmulShape shape, const In* __restrict__ a, const In* __restrict__ b,
                          Out* __restrict__ d, const Out* __restrict__ bias) {
   const std::int64_t i = thread_index(), size = shape.m * shape.n;
   if (i >= size * shape.slices) return;
@@ -18,13 +18,13 @@ __global__ void multiply(PlainMatmul shape, const In* __restrict__ a, const In* 
     const float right = to_float(b[shape.transpose_b ? column * shape.k + k : k * shape.n + column]);
     sum += left * right;
   }
-  if (shape.add_bias) sum += to_float(bias[column]);
-  d[i] = from_float<Out>(shape.relu && sum < 0.0f ? 0.0f : sum);
+  if (shape.epilogue != Epilogue::none) sum += to_float(bias[column]);
+  d[i] = from_float<Out>(shape.epilogue == Epilogue::bias_relu && sum < 0.0f ? 0.0f : sum);
 }
 
 }  // namespace
 
-void plain_matmul(cudaStream_t stream, const PlainMatmul& shape, const void* a, const void* b, void* d,
+void plain_matmul(cudaStream_t stream, const MatmulShape& shape, const void* a, const void* b, void* d,
                   const void* bias) {
   const Grid grid = grid_for(shape.m * shape.n * shape.slices);
   with_type(shape.in, [&]<class In>(In) {

@@ -8,9 +8,10 @@
 
 namespace cifar_mpi::cuda {
 
-/// d[m, n] = op(a) · op(b) (+ bias, then max(·, 0)), row-major: the product for shapes that cuBLASLt does not
-/// support.
-struct PlainMatmul {
+enum class Epilogue : std::uint8_t { none, bias, bias_relu };
+
+/// d[m, n] = op(a) · op(b), all row-major without gaps.
+struct MatmulShape {
   std::int64_t m = 0;
   std::int64_t n = 0;
   std::int64_t k = 0;
@@ -18,12 +19,17 @@ struct PlainMatmul {
   bool transpose_b = false;  ///< b lies as [n, k]
   ValueType in = ValueType::fp32;
   ValueType out = ValueType::fp32;
-  bool add_bias = false;  ///< bias[n] of type `out`
-  bool relu = false;
-  /// Slices of k, each with its own d after the previous one.
+  bool tf32 = false;
+  Epilogue epilogue = Epilogue::none;  ///< adds bias[n] of type `out`, then max(·, 0)
+  /// Slices of k, each a separate fp32 product, added in a fixed order: a of k rows (transposed), b too, d
+  /// fp32, no epilogue.
   int slices = 1;
+
+  bool operator==(const MatmulShape&) const = default;
 };
-void plain_matmul(cudaStream_t stream, const PlainMatmul& shape, const void* a, const void* b, void* d,
+
+/// The product for shapes that cuBLASLt does not support. Each slice has its own d after the previous one.
+void plain_matmul(cudaStream_t stream, const MatmulShape& shape, const void* a, const void* b, void* d,
                   const void* bias);
 
 }  // namespace cifar_mpi::cuda

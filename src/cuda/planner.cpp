@@ -52,7 +52,7 @@ class Planner {
   }
 
   void expect(bool good, const std::string& name, const std::string& text) const {
-    if (!good) throw Error(ErrorKind::usage, concat("model ", chain_.net->name, ": ", name, " ", text));
+    if (!good) throw Error(ErrorKind::usage, "model ", chain_.net->name, ": ", name, " ", text);
   }
 
   /// The common part of both kinds of affine layer.

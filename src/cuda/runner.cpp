@@ -294,7 +294,7 @@ std::unique_ptr<engine::Runner> make_runner(Device& device, StepProgram program,
   }
   const auto& tasks = program.tasks();
   const bool of_host =
-      std::any_of(tasks.begin(), tasks.end(), [](const Task& task) { return static_cast<bool>(task.poll); });
+      std::ranges::any_of(tasks, [](const Task& task) { return static_cast<bool>(task.poll); });
   switch (kind) {
     case RunnerKind::serial:
       return std::make_unique<SerialRunner>(device, std::move(program));

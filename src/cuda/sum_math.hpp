@@ -5,12 +5,9 @@
 /// Sums whose order is fixed; runs on the host and on the device.
 namespace cifar_mpi::cuda {
 
-/// The most ranks tree_sum adds.
-constexpr int kMostTreeRanks = 1 << 20;
-
 /// Adds one value per rank in the order of the host collective `doubling`: with K the largest power of two
 /// that is at most `ranks`, the first ranks − K pairs (2i, 2i + 1) are added first; these and the remaining
-/// ranks are the leaves of a balanced binary tree. `read(rank)` returns a rank's value.
+/// ranks are the leaves of a balanced binary tree. At most 2^20 ranks. `read(rank)` returns a rank's value.
 template <class Read>
 constexpr float tree_sum(int ranks, Read read) {
   int leaves = 1;

@@ -77,18 +77,17 @@ void check_crop(const AugmentSpec& spec) {
   const Extent out = spec.crop();
   if (spec.downsamples() &&
       (spec.image_size < 0 || out.height != out.width || spec.image_size > out.height)) {
-    throw Error(ErrorKind::usage,
-                concat("cannot downsample a crop of ", to_string(out), " to ", spec.image_size, 'x',
-                       spec.image_size, "; the crop must be square and at least that large"));
+    throw Error(ErrorKind::usage, "cannot downsample a crop of ", to_string(out), " to ", spec.image_size,
+                'x', spec.image_size, "; the crop must be square and at least that large");
   }
   if (out.height >= 1 && out.width >= 1 && out.channels >= 1 && out.height <= spec.source.height &&
       out.width <= spec.source.width && out.channels <= kMostChannels &&
       out.height <= kMostCropPixels / out.width) {
     return;
   }
-  throw Error(ErrorKind::usage, concat("cannot crop ", to_string(out), " from images of ",
-                                       to_string(spec.source), "; a crop must fit the image, with at most ",
-                                       kMostChannels, " channels and ", kMostCropPixels, " pixels"));
+  throw Error(ErrorKind::usage, "cannot crop ", to_string(out), " from images of ", to_string(spec.source),
+              "; a crop must fit the image, with at most ", kMostChannels, " channels and ", kMostCropPixels,
+              " pixels");
 }
 
 void augment_reference(const AugmentSpec& spec, const AugmentDraw& draw, double brightness,

@@ -17,16 +17,14 @@ std::vector<std::uint8_t> read_records(const std::string& path, std::size_t coun
                                        const BinaryRecord& record) {
   const std::size_t size = count * (record.label_bytes + kImageBytes);
   const InputFile file(path);
-  if (!file.problem().empty())
-    throw Error(ErrorKind::data, concat("cannot read '", path, "': ", file.problem()));
+  if (!file.problem().empty()) throw Error(ErrorKind::data, "cannot read '", path, "': ", file.problem());
   if (const std::uint64_t found = file.size(); found != size) {
-    throw Error(ErrorKind::data,
-                concat("'", path, "' has ", found, " bytes, but ", count, " ", record.set, " records have ",
-                       size, "; the download is incomplete or another file, fetch it again"));
+    throw Error(ErrorKind::data, "'", path, "' has ", found, " bytes, but ", count, " ", record.set,
+                " records have ", size, "; the download is incomplete or another file, fetch it again");
   }
   std::vector<std::uint8_t> content(size);
   if (!file.read(std::as_writable_bytes(std::span(content)))) {
-    throw Error(ErrorKind::data, concat("cannot read '", path, "'; check its permissions and the disk"));
+    throw Error(ErrorKind::data, "cannot read '", path, "'; check its permissions and the disk");
   }
   return content;
 }
@@ -44,8 +42,8 @@ void read_binary_batch(const std::string& path, std::uint64_t count, Samples& sa
     const std::uint8_t* const planes = labels + record.label_bytes;
     const std::uint8_t label = labels[record.label_at];
     if (label >= record.classes) {
-      throw Error(ErrorKind::data, concat("'", path, "' has label ", int{label}, " in record ", i,
-                                          ", expected 0 to ", record.classes - 1, "; fetch it again"));
+      throw Error(ErrorKind::data, "'", path, "' has label ", int{label}, " in record ", i,
+                  ", expected 0 to ", record.classes - 1, "; fetch it again");
     }
     samples.labels[before + i] = label;
     std::uint8_t* image = samples.images.data() + (before + i) * kImageBytes;
@@ -82,9 +80,8 @@ void read_cifar10_binary(const std::string& directory, Samples& train, Samples& 
 void write_cifar10_binary(const std::string& directory, const Samples& train, const Samples& test) {
   for (const Samples* samples : {&train, &test}) {
     if (samples->images.size() != samples->labels.size() * kImageBytes) {
-      throw Error(ErrorKind::data, concat("CIFAR-10 binary files hold images of ", to_string(kCifarImage),
-                                          ", but ", samples->labels.size(), " labels come with ",
-                                          samples->images.size(), " image bytes"));
+      throw Error(ErrorKind::data, "CIFAR-10 binary files hold images of ", to_string(kCifarImage), ", but ",
+                  samples->labels.size(), " labels come with ", samples->images.size(), " image bytes");
     }
   }
   for (int i = 0; i < kCifarTrainBatches; ++i) {

@@ -25,15 +25,14 @@ std::vector<std::uint8_t> read_label_list(const std::string& path) {
     return at < text.size() ? text[at++] : '\0';
   };
   const auto fail = [&] {
-    throw Error(ErrorKind::data,
-                concat("'", path, "' is not a JSON list of labels from 0 to ", kCifarClasses - 1,
-                       ": unexpected text at byte ", at, ", label ", labels.size()));
+    throw Error(ErrorKind::data, "'", path, "' is not a JSON list of labels from 0 to ", kCifarClasses - 1,
+                ": unexpected text at byte ", at, ", label ", labels.size());
   };
   if (next() != '[') fail();
   for (char separator = ','; separator != ']';) {
     if (labels.size() ==
         kCifarTrainBatches * kCifarBatch) {  // or the images of a small file would fill the memory
-      throw Error(ErrorKind::data, concat("'", path, "' has more labels than CIFAR-10, ", labels.size()));
+      throw Error(ErrorKind::data, "'", path, "' has more labels than CIFAR-10, ", labels.size());
     }
     const char digit = next();
     if (digit < '0' || digit > '9') fail();

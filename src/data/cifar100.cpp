@@ -31,12 +31,12 @@ std::vector<std::string> read_name_list(const std::string& path, int count) {
   }
   while (!names.empty() && names.back().empty()) names.pop_back();
   if (names.size() != static_cast<std::size_t>(count)) {
-    throw Error(ErrorKind::data, concat("'", path, "' has ", names.size(), " names, expected ", count,
-                                        ", one per line; fetch it again"));
+    throw Error(ErrorKind::data, "'", path, "' has ", names.size(), " names, expected ", count,
+                ", one per line; fetch it again");
   }
   for (std::size_t i = 0; i < names.size(); ++i) {
     if (names[i].empty())
-      throw Error(ErrorKind::data, concat("'", path, "' has no name in line ", i + 1, "; fetch it again"));
+      throw Error(ErrorKind::data, "'", path, "' has no name in line ", i + 1, "; fetch it again");
   }
   return names;
 }
@@ -48,9 +48,9 @@ bool holds_cifar100(const std::string& directory) {
     const std::string why = std::filesystem::exists(status) ? "it is not a folder"
                             : error                         ? error.message()
                                                             : "there is none";
-    throw Error(ErrorKind::data, concat("cannot read the folder '", directory, "': ", why,
-                                        "; fetch CIFAR-10 with tools/fetch_cifar10, or name the folder of ",
-                                        "its unpacked binary files, or of CIFAR-100's"));
+    throw Error(ErrorKind::data, "cannot read the folder '", directory, "': ", why,
+                "; fetch CIFAR-10 with tools/fetch_cifar10, or name the folder of ",
+                "its unpacked binary files, or of CIFAR-100's");
   }
   std::vector<std::string> names{"test_batch.bin"};
   for (int i = 1; i <= kCifarTrainBatches; ++i) names.push_back(concat("data_batch_", i, ".bin"));
@@ -58,14 +58,12 @@ bool holds_cifar100(const std::string& directory) {
   const std::string hundred = first_there(directory, {"train.bin", "test.bin"});
   if (ten.empty() && hundred.empty()) {
     throw Error(
-        ErrorKind::data,
-        concat("'", directory, "' has neither the binary files of CIFAR-10 (data_batch_1..5.bin, ",
-               "test_batch.bin) nor those of CIFAR-100 (train.bin, test.bin); name the folder that has "
-               "them"));
+        ErrorKind::data, "'", directory, "' has neither the binary files of CIFAR-10 (data_batch_1..5.bin, ",
+        "test_batch.bin) nor those of CIFAR-100 (train.bin, test.bin); name the folder that has them");
   }
   if (!ten.empty() && !hundred.empty()) {
-    throw Error(ErrorKind::data, concat("'", directory, "' has ", ten, " of CIFAR-10 and ", hundred,
-                                        " of CIFAR-100; keep each set in a folder of its own"));
+    throw Error(ErrorKind::data, "'", directory, "' has ", ten, " of CIFAR-10 and ", hundred,
+                " of CIFAR-100; keep each set in a folder of its own");
   }
   return ten.empty();
 }

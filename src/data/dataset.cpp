@@ -18,13 +18,13 @@ constexpr std::size_t kMaxName = 255;  // bytes
 std::string group_of(Split split) { return split == Split::train ? "/train" : "/test"; }
 
 [[noreturn]] void fail(const std::string& path, const std::string& problem) {
-  throw Error(ErrorKind::data, concat("'", path, "' is not a usable dataset: ", problem,
-                                      "; write it again with cifar_mpi_pack"));
+  throw Error(ErrorKind::data, "'", path, "' is not a usable dataset: ", problem,
+              "; write it again with cifar_mpi_pack");
 }
 
 /// Names are written into logs and, a line each, into checkpoints.
 bool has_control_character(const std::string& name) {
-  return std::any_of(name.begin(), name.end(), [](unsigned char c) { return c < 0x20 || c == 0x7F; });
+  return std::ranges::any_of(name, [](unsigned char c) { return c < 0x20 || c == 0x7F; });
 }
 
 /// The problem of a dataset to be read or written; empty if there is none.
@@ -123,15 +123,13 @@ hdf5::Reader open_reader(const std::string& path) {
   try {
     return hdf5::Reader(path, ErrorKind::data);
   } catch (const Error& error) {
-    throw Error(error.kind(),
-                concat(error.what(), "; write a dataset with cifar_mpi_pack, or name another file"));
+    throw Error(error.kind(), error.what(), "; write a dataset with cifar_mpi_pack, or name another file");
   }
 }
 
 /// Index of the first label that is not below `classes`, or the number of labels.
 std::size_t first_bad_label(const std::vector<std::uint8_t>& labels, int classes) {
-  const auto bad =
-      std::find_if(labels.begin(), labels.end(), [&](std::uint8_t label) { return label >= classes; });
+  const auto bad = std::ranges::find_if(labels, [&](std::uint8_t label) { return label >= classes; });
   return static_cast<std::size_t>(bad - labels.begin());
 }
 
@@ -157,19 +155,18 @@ void write_split(hdf5::Writer& file, Split split, const DatasetInfo& info, const
 void check_samples(const std::string& path, Split split, const DatasetInfo& info, const Samples& samples) {
   const std::size_t labels = samples.labels.size();
   if (samples.images.size() != labels * static_cast<std::size_t>(info.image.count())) {
-    throw Error(ErrorKind::data,
-                concat("cannot write '", path, "': ", labels, " labels of ", group_of(split), " come with ",
-                       samples.images.size(), " image bytes, expected ", info.image.count(), " per label"));
+    throw Error(ErrorKind::data, "cannot write '", path, "': ", labels, " labels of ", group_of(split),
+                " come with ", samples.images.size(), " image bytes, expected ", info.image.count(),
+                " per label");
   }
   if (!samples.files.empty() && samples.files.size() != labels) {
-    throw Error(ErrorKind::data, concat("cannot write '", path, "': ", labels, " labels of ", group_of(split),
-                                        " come with ", samples.files.size(), " names of files"));
+    throw Error(ErrorKind::data, "cannot write '", path, "': ", labels, " labels of ", group_of(split),
+                " come with ", samples.files.size(), " names of files");
   }
   const std::size_t bad = first_bad_label(samples.labels, info.classes());
   if (bad != labels) {
-    throw Error(ErrorKind::data,
-                concat("cannot write '", path, "': label ", bad, " of ", group_of(split), " is ",
-                       int{samples.labels[bad]}, ", expected below ", info.classes()));
+    throw Error(ErrorKind::data, "cannot write '", path, "': label ", bad, " of ", group_of(split), " is ",
+                int{samples.labels[bad]}, ", expected below ", info.classes());
   }
 }
 
@@ -224,7 +221,7 @@ void write_dataset(const std::string& path, const DatasetInfo& info, const Sampl
   counted.train_count = train.labels.size();
   counted.test_count = test.labels.size();
   if (const std::string problem = problem_of(counted); !problem.empty()) {
-    throw Error(ErrorKind::data, concat("cannot write '", path, "': ", problem));
+    throw Error(ErrorKind::data, "cannot write '", path, "': ", problem);
   }
   check_samples(path, Split::train, counted, train);
   check_samples(path, Split::test, counted, test);

@@ -113,21 +113,21 @@ void list_class(ImageFolder& folder, std::size_t label) {
 void check_classes(const ImageFolder& folder) {
   const std::vector<std::string>& classes = folder.classes;
   if (classes.size() < 2 || classes.size() > kMostClasses) {
-    fail(concat("'", folder.root, "' has ", classes.size(), classes.size() == 1 ? " folder" : " folders",
+    fail(concat("'", folder.root, "' has ", counted(classes.size(), "folder"),
                 ", expected one per class, of 2 to ", kMostClasses, " classes, with its images in it"));
   }
   const auto is_split = [](const std::string& name) {
     constexpr std::string_view kSplits[] = {"train", "training", "test",      "testing",
                                             "val",   "valid",    "validation"};
-    return std::find(std::begin(kSplits), std::end(kSplits), name) != std::end(kSplits);
+    return std::ranges::find(kSplits, name) != std::end(kSplits);
   };
-  if (std::all_of(classes.begin(), classes.end(), is_split)) {
+  if (std::ranges::all_of(classes, is_split)) {
     fail(concat("the folders of '", folder.root, "' are '", classes[0], "' and '", classes[1],
                 "', which are not classes; name the one to train with as --from-folder and the other as "
                 "--test-folder"));
   }
   for (const std::string& name : classes) {
-    if (std::any_of(name.begin(), name.end(), [](unsigned char c) { return c < 0x20 || c == 0x7F; }))
+    if (std::ranges::any_of(name, [](unsigned char c) { return c < 0x20 || c == 0x7F; }))
       fail(
           concat("the name of the folder '", folder.root, "/", name, "' has a control character; rename it"));
   }
@@ -146,12 +146,12 @@ ImageFolder list_image_folder(const std::string& root) {
       note_other(folder, entry.path());
     }
   }
-  std::sort(folder.classes.begin(), folder.classes.end());
+  std::ranges::sort(folder.classes);
   check_classes(folder);
   for (std::size_t label = 0; label < folder.classes.size(); ++label) list_class(folder, label);
   // By path alone the classes would follow one another, and ranks that read a part of the file each would not
   // see all of them.
-  std::sort(folder.images.begin(), folder.images.end(), [](const ListedImage& a, const ListedImage& b) {
+  std::ranges::sort(folder.images, [](const ListedImage& a, const ListedImage& b) {
     return a.order != b.order ? a.order < b.order : a.path < b.path;
   });
   return folder;
@@ -188,8 +188,7 @@ ImageFolder split_off(ImageFolder& folder, double share, bool stratify) {
 }
 
 void require_same_classes(const ImageFolder& train, const ImageFolder& test) {
-  const auto [a, b] =
-      std::mismatch(train.classes.begin(), train.classes.end(), test.classes.begin(), test.classes.end());
+  const auto [a, b] = std::ranges::mismatch(train.classes, test.classes);
   if (a == train.classes.end() && b == test.classes.end()) return;
   // In sorted lists the smaller of the first two that differ is missing in the other.
   const bool in_train = b == test.classes.end() || (a != train.classes.end() && *a < *b);
@@ -237,7 +236,7 @@ ImageSize read_image(const std::string& path, int size, std::span<std::uint8_t> 
 
 void require_read_classes(const ImageFolder& folder, const std::vector<std::uint8_t>& read) {
   for (const ListedImage& image : folder.images) {
-    if (std::find(read.begin(), read.end(), image.label) != read.end()) continue;
+    if (std::ranges::find(read, image.label) != read.end()) continue;
     fail(concat("no image of the class '", folder.classes[image.label], "' of '", folder.root,
                 "' can be read; repair the files or remove the folder"));
   }

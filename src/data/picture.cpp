@@ -96,7 +96,7 @@ Picture read_picture(const DirectoryEntry& entry) {
     if (begins_with(file, "\xff\xd8\xff")) return decode_jpeg(file);
     throw Misread{"it is neither PNG nor JPEG by its first bytes"};
   } catch (const Misread& misread) {
-    throw Error(ErrorKind::data, concat("cannot read '", entry.path(), "': ", misread.why));
+    throw Error(ErrorKind::data, "cannot read '", entry.path(), "': ", misread.why);
   }
 }
 
@@ -113,7 +113,7 @@ void average_centre_square(const Picture& picture, int size, std::span<std::uint
   const std::uint64_t area = side * side;  // the sum of all weights of an output pixel
   std::uint64_t summed = ~std::uint64_t{0};
   for (std::uint64_t i = 0; i < n; ++i) {
-    std::fill(sums.begin(), sums.end(), 0);
+    std::ranges::fill(sums, 0);
     for (std::uint64_t y = covers[i].first; y <= covers[i].last; ++y) {
       if (y != summed) sum_row(picture.rgb.get() + 3 * ((top + y) * width + left), covers, row.data());
       summed = y;

@@ -25,9 +25,8 @@ struct PngImage {
 };
 
 [[noreturn]] void refuse_strip(const std::string& path, const std::string& found) {
-  throw Error(ErrorKind::data,
-              concat("cannot read '", path, "': expected an 8-bit RGB strip with one ",
-                     to_string(kCifarImage), " image per row, found ", found, "; fetch it again"));
+  throw Error(ErrorKind::data, "cannot read '", path, "': expected an 8-bit RGB strip with one ",
+              to_string(kCifarImage), " image per row, found ", found, "; fetch it again");
 }
 
 /// Whether a file of this size can hold the pixels that its header, the first chunk, states: deflate packs at
@@ -111,10 +110,9 @@ void read_cifar10_png(const std::string& directory, Samples& train, Samples& tes
     std::uint64_t images = 0;
     for (const std::string& strip : strips) images += read_png_strip(strip, images, samples.images);
     if (images != samples.labels.size()) {
-      throw Error(ErrorKind::data,
-                  concat("'", labels_path, "' has ", samples.labels.size(), " labels, but the strip",
-                         strips.size() > 1 ? "s from '" : " '", strips.front(), "' hold",
-                         strips.size() > 1 ? " " : "s ", images, " images; fetch them again"));
+      throw Error(ErrorKind::data, "'", labels_path, "' has ", samples.labels.size(),
+                  " labels, but the strip", strips.size() > 1 ? "s from '" : " '", strips.front(), "' hold",
+                  strips.size() > 1 ? " " : "s ", images, " images; fetch them again");
     }
     return samples;
   };

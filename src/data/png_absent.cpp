@@ -15,9 +15,9 @@ Picture decode_png(std::span<const std::uint8_t>) {
 std::string encode_png(int, int, int, std::span<const std::uint8_t>) { return {}; }
 
 std::uint64_t read_png_strip(const std::string& path, std::uint64_t, std::vector<std::uint8_t>&) {
-  throw Error(ErrorKind::data, concat("cannot read '", path,
-                                      "': this binary was built without libpng; install libpng-dev and build "
-                                      "again, or use the official binary files"));
+  throw Error(ErrorKind::data, "cannot read '", path,
+              "': this binary was built without libpng; install libpng-dev and build again, or use the "
+              "official binary files");
 }
 
 void read_cifar10_png(const std::string& directory, Samples&, Samples&) {

@@ -15,7 +15,7 @@ constexpr int kPoison = 0xFF;
 /// Sorted ranges without overlaps; empty ones are dropped. Ranges that only touch stay apart: they may be of two
 /// allocations, and CUDA copies no range of more than one.
 std::vector<Bytes> merged(std::vector<Bytes> ranges) {
-  std::sort(ranges.begin(), ranges.end(), [](const Bytes& a, const Bytes& b) { return a.begin < b.begin; });
+  std::ranges::sort(ranges, {}, &Bytes::begin);
   std::vector<Bytes> result;
   for (const Bytes& range : ranges) {
     if (range.size == 0) continue;
@@ -141,7 +141,7 @@ void Audit::after(TaskId task) {
 
 void Audit::report(TaskId task, const std::byte* where, const char* declared) const {
   const auto holds = [where](const Bytes& region) { return region.overlaps({where, 1}); };
-  const auto region = std::find_if(regions_.begin(), regions_.end(), holds);
+  const auto region = std::ranges::find_if(regions_, holds);
   throw std::logic_error(concat("audit of ", program_, ": '", names_[static_cast<std::size_t>(task)],
                                 "' wrote byte ", where - region->begin, " of region ",
                                 region - regions_.begin(), " (", region->size, " bytes), which it ", declared,

@@ -7,8 +7,8 @@ namespace cifar_mpi::engine {
 namespace {
 
 bool overlap(const std::vector<Bytes>& a, const std::vector<Bytes>& b) {
-  return std::any_of(a.begin(), a.end(), [&](const Bytes& x) {
-    return std::any_of(b.begin(), b.end(), [&](const Bytes& y) { return x.overlaps(y); });
+  return std::ranges::any_of(a, [&](const Bytes& x) {
+    return std::ranges::any_of(b, [&](const Bytes& y) { return x.overlaps(y); });
   });
 }
 
@@ -20,7 +20,7 @@ bool conflicting(const Task& a, const Task& b) {
 }  // namespace
 
 bool Branches::touches_open(const Task& task) const {
-  return std::any_of(open_.begin(), open_.end(), [&](const Task& other) { return conflicting(task, other); });
+  return std::ranges::any_of(open_, [&](const Task& other) { return conflicting(task, other); });
 }
 
 void Branches::run(Task task) {

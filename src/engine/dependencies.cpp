@@ -14,7 +14,7 @@ struct Front {
 };
 
 void add(std::vector<TaskId>& tasks, TaskId task) {
-  const auto place = std::lower_bound(tasks.begin(), tasks.end(), task);
+  const auto place = std::ranges::lower_bound(tasks, task);
   if (place == tasks.end() || *place != task) tasks.insert(place, task);
 }
 

@@ -19,8 +19,7 @@ namespace {
 
 std::string recorded(const RunFingerprint& identity, std::string_view key, const std::string& path) {
   if (const std::string* const value = find_item(identity, key)) return *value;
-  throw Error(ErrorKind::checkpoint,
-              concat(path, " does not say its ", key, "; is it a cifar_mpi checkpoint?"));
+  throw Error(ErrorKind::checkpoint, path, " does not say its ", key, "; is it a cifar_mpi checkpoint?");
 }
 
 /// "32x32x3" as {32, 32, 3}; empty unless all its parts are positive numbers.
@@ -45,7 +44,7 @@ data::AugmentSpec augment_of(const RunFingerprint& identity, const Extent& image
   if (const std::string* const input = find_item(identity, "network input")) {
     const std::vector<int> size = extents_in(*input);
     if (size.size() != 2)
-      throw Error(ErrorKind::checkpoint, concat(path, " is damaged: its network input is no size"));
+      throw Error(ErrorKind::checkpoint, path, " is damaged: its network input is no size");
     augment.crop_height = size[0];
     augment.crop_width = size[1];
   } else {
@@ -65,10 +64,9 @@ void require_same_shape(const run::Checkpoint& checkpoint, const std::string& pa
   const std::string image = recorded(checkpoint.progress.identity, "dataset image", path);
   const std::string classes = recorded(checkpoint.progress.identity, "dataset classes", path);
   if (image != to_string(info.image) || classes != std::to_string(info.classes())) {
-    throw Error(
-        ErrorKind::checkpoint,
-        concat(path, " was trained on ", image, " images of ", classes, " classes, but ", data, " has ",
-               to_string(info.image), " images of ", info.classes(), "; name its dataset with --data"));
+    throw Error(ErrorKind::checkpoint, path, " was trained on ", image, " images of ", classes,
+                " classes, but ", data, " has ", to_string(info.image), " images of ", info.classes(),
+                "; name its dataset with --data");
   }
 }
 
@@ -164,15 +162,14 @@ std::vector<run::NamedTensor> take_tensors(const EvaluationConfig& config, run::
 
 void RecordedNetwork::require_moments(const std::string& path) const {
   if (knows_moments) return;
-  throw Error(ErrorKind::checkpoint,
-              concat(path, " does not state the moments that its images are normalized by; ",
-                     "resume its run for a step to write a newer checkpoint"));
+  throw Error(ErrorKind::checkpoint, path, " does not state the moments that its images are normalized by; ",
+              "resume its run for a step to write a newer checkpoint");
 }
 
 void RecordedNetwork::require_views(int views, const std::string& path) const {
   if (views == 1 || never_mirrored.empty()) return;
-  throw Error(ErrorKind::usage, concat("--views ", views, " shows mirrored images, but ", path,
-                                       " was trained with ", never_mirrored, ", on none; give --views 1"));
+  throw Error(ErrorKind::usage, "--views ", views, " shows mirrored images, but ", path, " was trained with ",
+              never_mirrored, ", on none; give --views 1");
 }
 
 RecordedNetwork recorded_network(const run::Checkpoint& checkpoint, const std::string& path) {
@@ -180,7 +177,7 @@ RecordedNetwork recorded_network(const run::Checkpoint& checkpoint, const std::s
   const std::vector<int> image = extents_in(recorded(identity, "dataset image", path));
   const std::vector<int> classes = extents_in(recorded(identity, "dataset classes", path));
   if (image.size() != 3 || classes.size() != 1)
-    throw Error(ErrorKind::checkpoint, concat(path, " is damaged: it does not say what its images are"));
+    throw Error(ErrorKind::checkpoint, path, " is damaged: it does not say what its images are");
   data::DatasetInfo info;
   info.image = {image[0], image[1], image[2]};
   info.label_names.resize(static_cast<std::size_t>(std::min(classes[0], 256)));  // more are refused below
@@ -201,10 +198,8 @@ RecordedNetwork recorded_network(const run::Checkpoint& checkpoint, const std::s
 std::uint64_t newest_checkpoint(const Directory& run, const Log& log) {
   const std::optional<run::FoundCheckpoint> found = run::newest_valid_checkpoint(run, log);
   if (found) return found->content.progress.step;
-  throw Error(ErrorKind::checkpoint,
-              concat(run.path(), " holds no checkpoint (", run.path(),
-                     "/checkpoints/step_*.h5); name another run directory, or wait for its "
-                     "first checkpoint"));
+  throw Error(ErrorKind::checkpoint, run.path(), " holds no checkpoint (", run.path(),
+              "/checkpoints/step_*.h5); name another run directory, or wait for its first checkpoint");
 }
 
 run::Checkpoint read_on_all_ranks(const InputFile& file, const comm::World& world, comm::Heartbeat& heart) {
@@ -240,10 +235,8 @@ Evaluation evaluate_checkpoint(const EvaluationConfig& config, run::Checkpoint c
     require_same_shape(checkpoint, path, file->info(), config.data);
     result.same_classes = has_same_classes(checkpoint, file->info(), path);
     if (!result.same_classes && !config.other_classes) {
-      throw Error(
-          ErrorKind::checkpoint,
-          concat(doubts(checkpoint, file->info(), path, config.data).front(),
-                 "; name its dataset with --data, or give --other-classes to count labels by number"));
+      throw Error(ErrorKind::checkpoint, doubts(checkpoint, file->info(), path, config.data).front(),
+                  "; name its dataset with --data, or give --other-classes to count labels by number");
     }
     recorded = recorded_network(checkpoint, path);
     recorded.require_views(config.views, path);
@@ -293,15 +286,9 @@ Evaluation classify_images(const EvaluationConfig& config, run::Checkpoint check
     recorded.require_moments(path);
     recorded.require_views(config.views, path);
     const Network& network = recorded.network;
-    result = {.step = checkpoint.progress.step,
-              .label_names = recorded.label_names,
-              .accuracy = {},
-              .time = {},
-              .record = {},
-              .logits = {},
-              .precision = {},
-              .run_precision = {},
-              .doubts = recorded.assumed};
+    result.step = checkpoint.progress.step;
+    result.label_names = recorded.label_names;
+    result.doubts = recorded.assumed;
     const auto count = images.size() / static_cast<std::size_t>(network.augment.source.count());
     const data::Samples unlabelled{std::move(images), std::vector<std::uint8_t>(count, 255)};
     loaded = std::make_unique<LoadedNetwork>(config, network, take_tensors(config, checkpoint, network, path),

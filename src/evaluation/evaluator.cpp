@@ -44,10 +44,8 @@ ResidentData::ResidentData(engine::Backend& backend, const data::DatasetFile& fi
   labels_ = backend.allocate(count_);
   for (std::uint64_t at = 0; at < count_; at += kSlab) {
     const data::Samples slab = file.read(split, {part.first + at, std::min(kSlab, count_ - at)});
-    backend.copy(images_.data() + at * image_bytes, reinterpret_cast<const std::byte*>(slab.images.data()),
-                 slab.images.size());
-    backend.copy(labels_.data() + at, reinterpret_cast<const std::byte*>(slab.labels.data()),
-                 slab.labels.size());
+    backend.copy(images_.data() + at * image_bytes, slab.images.data(), slab.images.size());
+    backend.copy(labels_.data() + at, slab.labels.data(), slab.labels.size());
     fingerprint_ += fingerprint_within(slab, part.first + at, fingerprinted);
   }
 }
@@ -56,10 +54,8 @@ ResidentData::ResidentData(engine::Backend& backend, const data::Samples& sample
     : images_(backend.allocate(samples.images.size())),
       labels_(backend.allocate(samples.labels.size())),
       count_(samples.labels.size()) {
-  backend.copy(images_.data(), reinterpret_cast<const std::byte*>(samples.images.data()),
-               samples.images.size());
-  backend.copy(labels_.data(), reinterpret_cast<const std::byte*>(samples.labels.data()),
-               samples.labels.size());
+  backend.copy(images_.data(), samples.images.data(), samples.images.size());
+  backend.copy(labels_.data(), samples.labels.data(), samples.labels.size());
 }
 
 engine::DataView ResidentData::view() const {
@@ -85,11 +81,11 @@ std::vector<View> views_of(int count, data::AugmentSpec augment) {
   };
   if (count == 1) return {view(0, false, 1.0)};
   if (count == 2) return {view(0, false, 0.5), view(0, true, 0.5)};
-  if (count != 6) throw Error(ErrorKind::usage, concat("--views must be 1, 2 or 6, not ", count));
+  if (count != 6) throw Error(ErrorKind::usage, "--views must be 1, 2 or 6, not ", count);
   const Extent& image = augment.source;
   if (std::min(image.height, image.width) < 2) {
-    throw Error(ErrorKind::usage, concat("--views 6 moves images by a pixel, but these are ",
-                                         to_string(image), "; give --views 1 or 2"));
+    throw Error(ErrorKind::usage, "--views 6 moves images by a pixel, but these are ", to_string(image),
+                "; give --views 1 or 2");
   }
   return {view(0, false, 0.25),  view(0, true, 0.25),   view(-1, false, 0.125),
           view(-1, true, 0.125), view(1, false, 0.125), view(1, true, 0.125)};
@@ -136,8 +132,7 @@ Evaluator::Evaluator(engine::Backend& backend, const lower::Tower& tower, engine
 void Evaluator::plan(const lower::Tower& tower, engine::Arena& arena, const EvaluatorSpec& spec) {
   batch_ = spec.batch;
   labels_.resize(data_.view().count);
-  backend_.copy(reinterpret_cast<std::byte*>(labels_.data()),
-                reinterpret_cast<const std::byte*>(data_.view().labels), labels_.size());
+  backend_.copy(labels_.data(), data_.view().labels, labels_.size());
   const auto batch = static_cast<std::size_t>(batch_);
   cursor_ = backend_.allocate(sizeof(std::uint64_t));
   predictions_ = backend_.allocate(batch);
@@ -164,7 +159,7 @@ void Evaluator::plan(const lower::Tower& tower, engine::Arena& arena, const Eval
 
 Evaluator::Pass Evaluator::pass(engine::Runner& runner) {
   const std::uint64_t zero = 0;
-  backend_.copy(cursor_.data(), reinterpret_cast<const std::byte*>(&zero), cursor_.size());
+  backend_.copy(cursor_.data(), &zero, cursor_.size());
   std::vector<std::uint8_t> predictions(static_cast<std::size_t>(batch_));
   std::vector<float> logits(batch_logits_.size() / sizeof(float));
   Pass found;
@@ -172,13 +167,13 @@ Evaluator::Pass Evaluator::pass(engine::Runner& runner) {
     runner.replay();
     runner.finish();
     float loss = 0.0f;
-    backend_.copy(reinterpret_cast<std::byte*>(predictions.data()), predictions_.data(), predictions.size());
-    backend_.copy(reinterpret_cast<std::byte*>(&loss), loss_sum_.data(), sizeof loss);
+    backend_.copy(predictions.data(), predictions_.data(), predictions.size());
+    backend_.copy(&loss, loss_sum_.data(), sizeof loss);
     found.loss += static_cast<double>(loss);
     const std::size_t n = std::min(predictions.size(), labels_.size() - at);
     found.predictions.insert(found.predictions.end(), predictions.begin(),
                              predictions.begin() + static_cast<std::ptrdiff_t>(n));
-    backend_.copy(reinterpret_cast<std::byte*>(logits.data()), batch_logits_.data(), batch_logits_.size());
+    backend_.copy(logits.data(), batch_logits_.data(), batch_logits_.size());
     found.logits.insert(found.logits.end(), logits.begin(),
                         logits.begin() + static_cast<std::ptrdiff_t>(n * classes_));
   }
@@ -195,7 +190,7 @@ Evaluator::Pass Evaluator::mean_of_views(const Pass& first) {
   found.logits.assign(mean.begin(), mean.end());
   for (std::size_t i = 0; i < labels_.size(); ++i) {
     const std::span<const float> row = std::span(found.logits).subspan(i * classes_, classes_);
-    const auto best = std::max_element(row.begin(), row.end());
+    const auto best = std::ranges::max_element(row);
     found.predictions.push_back(static_cast<std::uint8_t>(best - row.begin()));
     if (labels_[i] >= classes_) continue;
     double sum = 0.0;
@@ -259,8 +254,7 @@ run::EvaluationFile Evaluator::record(const Accuracy& accuracy) const {
   const auto pixels = [&](std::uint64_t index) {
     std::vector<std::uint8_t> image(static_cast<std::size_t>(image_.count()));
     const std::uint8_t* const source = data_.view().images + (index - first_) * image.size();
-    backend_.copy(reinterpret_cast<std::byte*>(image.data()), reinterpret_cast<const std::byte*>(source),
-                  image.size());
+    backend_.copy(image.data(), source, image.size());
     return image;
   };
   std::vector<float> probabilities;

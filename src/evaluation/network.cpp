@@ -21,18 +21,17 @@ Network make_network(const std::string& model, const data::DatasetInfo& dataset,
   network.augment = augment;
   const Extent input = network.augment.output();
   if (dataset.image.height < input.height || dataset.image.width < input.width) {
-    throw Error(ErrorKind::data,
-                concat(path, ": images are ", to_string(dataset.image), ", smaller than the crop of ",
-                       input.height, "x", input.width, " that model ", model,
-                       " takes; give a smaller --input-size, or --augment crop for whole images"));
+    throw Error(ErrorKind::data, path, ": images are ", to_string(dataset.image),
+                ", smaller than the crop of ", input.height, "x", input.width, " that model ", model,
+                " takes; give a smaller --input-size, or --augment crop for whole images");
   }
   if (augment.kind == data::Augment::crop && augment.pad >= std::min(input.height, input.width)) {
-    throw Error(ErrorKind::usage, concat("--crop-pad ", augment.pad, " moves a crop of ", input.height, "x",
-                                         input.width, " out of the image; it must be smaller"));
+    throw Error(ErrorKind::usage, "--crop-pad ", augment.pad, " moves a crop of ", input.height, "x",
+                input.width, " out of the image; it must be smaller");
   }
   if (augment.kind == data::Augment::crop && augment.cutout >= std::min(input.height, input.width)) {
-    throw Error(ErrorKind::usage, concat("--cutout ", augment.cutout, " blanks whole images of ",
-                                         input.height, "x", input.width, "; it must be smaller"));
+    throw Error(ErrorKind::usage, "--cutout ", augment.cutout, " blanks whole images of ", input.height, "x",
+                input.width, "; it must be smaller");
   }
   network.net = model::make_model(model, input, dataset.classes());
   network.params = model::make_param_table(network.net);
@@ -110,11 +109,11 @@ bool take_moments(data::AugmentSpec& augment, const RunFingerprint& settings, co
   if (augment.normalize != data::Normalize::dataset || mean == nullptr || deviation == nullptr) return false;
   const std::span<float> deviations = of_channels(augment.deviation, augment);
   const bool good = read_all(*mean, of_channels(augment.mean, augment)) && read_all(*deviation, deviations) &&
-                    *std::min_element(deviations.begin(), deviations.end()) > 0.0f;
+                    std::ranges::min(deviations) > 0.0f;
   if (good) return true;
-  throw Error(ErrorKind::checkpoint, concat(path, " is not of a run of this program: its ", kMean, " \"",
-                                            *mean, "\" and ", kDeviation, " \"", *deviation,
-                                            "\" are not those of ", augment.source.channels, " channels"));
+  throw Error(ErrorKind::checkpoint, path, " is not of a run of this program: its ", kMean, " \"", *mean,
+              "\" and ", kDeviation, " \"", *deviation, "\" are not those of ", augment.source.channels,
+              " channels");
 }
 
 std::vector<run::NamedTensor> initial_tensors(const model::ParamTable& params, std::uint64_t seed) {
@@ -157,7 +156,7 @@ std::vector<run::NamedTensor> export_block(engine::Backend& backend, const lower
                                            const model::ParamTable& params, const Buffer& block) {
   const engine::ParamLayout& layout = tower.layout();
   std::vector<float> physical(layout.floats);
-  backend.copy(reinterpret_cast<std::byte*>(physical.data()), block.data(), layout.floats * sizeof(float));
+  backend.copy(physical.data(), block.data(), layout.floats * sizeof(float));
   std::vector<run::NamedTensor> tensors;
   for (std::size_t p = 0; p < params.size(); ++p) {
     const auto& entry = layout.entries[p];
@@ -176,8 +175,7 @@ void import_block(engine::Backend& backend, const lower::Tower& tower,
     const auto& entry = layout.entries[p];
     tower.from_logical(p, tensors[p].values, std::span(physical).subspan(entry.offset, entry.floats));
   }
-  backend.copy(block.data(), reinterpret_cast<const std::byte*>(physical.data()),
-               layout.floats * sizeof(float));
+  backend.copy(block.data(), physical.data(), layout.floats * sizeof(float));
 }
 
 }  // namespace cifar_mpi::evaluation

@@ -21,7 +21,7 @@ bool comes_before(const Wrong& a, const Wrong& b) {
 }
 
 void keep_first(std::vector<Wrong>& list) {
-  std::sort(list.begin(), list.end(), comes_before);
+  std::ranges::sort(list, comes_before);
   list.resize(std::min(list.size(), run::kMostWrongImages));
 }
 
@@ -51,7 +51,7 @@ std::vector<Wrong> choose(const comm::World& world, const Predictions& mine) {
     }
   }
   keep_first(chosen);
-  std::sort(chosen.begin(), chosen.end(), [](const Wrong& a, const Wrong& b) {
+  std::ranges::sort(chosen, [](const Wrong& a, const Wrong& b) {
     return std::tuple(a.label, a.prediction, a.index) < std::tuple(b.label, b.prediction, b.index);
   });
   return chosen;
@@ -98,7 +98,7 @@ void gather_wrong_images(const comm::World& world, const Predictions& mine, cons
     file.indices.push_back(wrong.index);
     if (wrong.index < mine.first || wrong.index - mine.first >= mine.labels.size()) continue;
     const std::vector<std::uint8_t> small = shrink(pixels(wrong.index), image, rows, columns);
-    std::copy(small.begin(), small.end(), all.begin() + static_cast<std::ptrdiff_t>(i * size));
+    std::ranges::copy(small, all.begin() + static_cast<std::ptrdiff_t>(i * size));
   }
   world.sum(all);
   file.images.assign(all.begin(), all.end());

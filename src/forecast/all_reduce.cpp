@@ -140,7 +140,7 @@ void all_reduce(Pattern pattern, double floats, double float_bytes, const Cluste
 double all_reduce_seconds(Pattern pattern, double floats, double float_bytes, const Cluster& cluster) {
   std::vector<double> when(static_cast<std::size_t>(cluster.ranks), 0.0);
   all_reduce(pattern, floats, float_bytes, cluster, when);
-  return *std::max_element(when.begin(), when.end());
+  return std::ranges::max(when);
 }
 
 }  // namespace cifar_mpi::forecast

@@ -105,10 +105,9 @@ double Forecaster::step(const Cluster& cluster, double batch, const std::vector<
 }
 
 double Forecaster::step_without_network(const Cluster& cluster, double batch) const {
-  return step_seconds(recording_, cluster.ranks, {batch, 0.0}, steps_of(cluster),
-                      [](std::size_t, std::vector<double>& when) {
-                        std::fill(when.begin(), when.end(), *std::max_element(when.begin(), when.end()));
-                      });
+  return step_seconds(
+      recording_, cluster.ranks, {batch, 0.0}, steps_of(cluster),
+      [](std::size_t, std::vector<double>& when) { std::ranges::fill(when, std::ranges::max(when)); });
 }
 
 Pattern Forecaster::best(const Cluster& cluster, std::size_t bucket) const {
@@ -239,7 +238,7 @@ ExportedStep Forecaster::exported(int ranks) const {
 }
 
 [[noreturn]] void refuse(const std::string& why) {
-  throw Error(ErrorKind::usage, concat("--forecast cannot use this run: ", why));
+  throw Error(ErrorKind::usage, "--forecast cannot use this run: ", why);
 }
 
 void check(const report::Timeline& timeline) {
@@ -260,9 +259,8 @@ std::vector<std::string> forecast(const report::Timeline& timeline, const Reques
   check(timeline);
   const Forecaster forecaster(timeline, request.links);
   std::vector<std::string> lines{
-      concat("forecast from the steps recorded on ", timeline.hosts.size(),
-             timeline.hosts.size() == 1 ? " rank" : " ranks", ", ", ranks_per_node(timeline),
-             " per node, with the recorded batch per rank"),
+      concat("forecast from the steps recorded on ", counted(timeline.hosts.size(), "rank"), ", ",
+             ranks_per_node(timeline), " per node, with the recorded batch per rank"),
       forecaster.head()};
   for (const int ranks : request.ranks) lines.push_back(forecaster.line(ranks));
   if (timeline.images_per_rank > 0) lines.push_back(forecaster.fixed_batch());
@@ -272,13 +270,13 @@ std::vector<std::string> forecast(const report::Timeline& timeline, const Reques
 std::vector<std::string> export_step(const report::Timeline& timeline, const Request& request) {
   check(timeline);
   if (request.ranks.size() != 1)
-    throw Error(ErrorKind::usage, concat("--goal and --chakra write a step of one number of ranks; give "
-                                         "--forecast one number, not ",
-                                         request.ranks.size()));
+    throw Error(ErrorKind::usage,
+                "--goal and --chakra write a step of one number of ranks; give --forecast one number, not ",
+                request.ranks.size());
   const int ranks = request.ranks.front();
   if (!request.chakra.empty() && ranks > kMostTraces)
-    throw Error(ErrorKind::usage, concat("--chakra writes a file for each rank, at most ", kMostTraces,
-                                         ", not ", ranks, "; forecast fewer ranks"));
+    throw Error(ErrorKind::usage, "--chakra writes a file for each rank, at most ", kMostTraces, ", not ",
+                ranks, "; forecast fewer ranks");
   const auto trace_path = [&](int rank) { return concat(request.chakra, ".", rank, ".et"); };
   constexpr std::string_view kExport = "an export of cifar_mpi_report in this format";
   if (!request.goal.empty()) require_like_or_nothing(request.goal, kGoalBegins, kExport, "--goal");

@@ -53,8 +53,8 @@ class Schedule {
   /// Throws Error{usage} if so many more operations are too many.
   void require_room(std::size_t operations) const {
     if (operations_ + operations <= kMostOperations) return;
-    throw Error(ErrorKind::usage, concat("--goal: a step of ", cluster_.ranks, " ranks has more than ",
-                                         kMostOperations, " operations; forecast fewer ranks"));
+    throw Error(ErrorKind::usage, "--goal: a step of ", cluster_.ranks, " ranks has more than ",
+                kMostOperations, " operations; forecast fewer ranks");
   }
 
   /// Takes the text of all nodes, after `text`.
@@ -270,9 +270,9 @@ std::string goal_schedule(const ExportedStep& step) {
   const Cluster& cluster = step.cluster;
   constexpr int kMostPerNode = 127;
   if (cluster.per_node > kMostPerNode)
-    throw Error(ErrorKind::usage,
-                concat("--goal: a schedule has at most ", kMostPerNode, " ranks per node, and the run has ",
-                       cluster.per_node, "; forecast a run with fewer ranks per node"));
+    throw Error(ErrorKind::usage, "--goal: a schedule has at most ", kMostPerNode,
+                " ranks per node, and the run has ", cluster.per_node,
+                "; forecast a run with fewer ranks per node");
   const long long latency_ns = std::llround(1e9 * cluster.links.seconds(0.0, 1));
   if (latency_ns > std::numeric_limits<int>::max())
     throw Error(ErrorKind::usage,

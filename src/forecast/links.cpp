@@ -29,7 +29,7 @@ double read_quantity(std::string_view text, const Units& units) {
   const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   std::string unit(rest, static_cast<std::size_t>(text.data() + text.size() - rest));
   std::ranges::transform(unit, unit.begin(), [](char c) { return c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c; });
-  const auto found = std::find_if(units.begin(), units.end(), [&](const Unit& u) { return u.first == unit; });
+  const auto found = std::ranges::find(units, unit, &Unit::first);
   if (error != std::errc{} || found == units.end()) return std::numeric_limits<double>::quiet_NaN();
   return value * found->second;
 }
@@ -75,8 +75,7 @@ bool is_time(double value) { return value >= 0.0 && std::isfinite(value); }
 }  // namespace
 
 double Links::seconds(double bytes, int flows) const {
-  const auto above =
-      std::find_if(message.begin(), message.end(), [&](const auto& m) { return m.first > bytes; });
+  const auto above = std::ranges::find_if(message, [&](const auto& m) { return m.first > bytes; });
   const double others = occupied_s(bytes, flows - 1);
   if (above == message.begin()) return above->second + others;
   const auto& [low, low_s] = *(above - 1);
@@ -103,11 +102,10 @@ Links parse_links(const std::string& text) {
   const double bytes_per_s = words.size() > 1 ? read_quantity(words[1], kSpeeds) : 0.0;
   const double message_s = words.size() > 2 ? read_quantity(words[2], kTimes) : 0.0;
   if (!is_time(latency_s) || !positive(bytes_per_s) || !is_time(message_s) || words.size() > 3)
-    throw Error(
-        ErrorKind::usage,
-        concat("--link takes a latency of at least zero and a bandwidth above zero, as in 20us,10gbit, "
-               "and optionally the time that each end spends on a message, as in 20us,10gbit,1us; not '",
-               text, "'; units: ns, us, ms, s and kbit, mbit, gbit (per second)"));
+    throw Error(ErrorKind::usage,
+                "--link takes a latency of at least zero and a bandwidth above zero, as in 20us,10gbit, and "
+                "optionally the time that each end spends on a message, as in 20us,10gbit,1us; not '",
+                text, "'; units: ns, us, ms, s and kbit, mbit, gbit (per second)");
   return {.message = {{0.0, latency_s + 2.0 * message_s}}, .bytes_per_s = bytes_per_s};
 }
 
@@ -115,7 +113,7 @@ Links read_links(const std::string& path) {
   const auto refuse = [&](const std::string& what,
                           const std::string& remedy =
                               "write it with cifar_mpi_bench links --json or tools/study on the cluster") {
-    throw Error(ErrorKind::usage, concat("--links ", path, ": ", what, "; ", remedy));
+    throw Error(ErrorKind::usage, "--links ", path, ": ", what, "; ", remedy);
   };
   std::error_code none;
   const bool is_folder = std::filesystem::is_directory(path, none);

@@ -109,7 +109,7 @@ class Replay {
     }
   }
 
-  double latest() const { return *std::max_element(now_.begin(), now_.end()); }
+  double latest() const { return std::ranges::max(now_); }
 
  private:
   /// Runs a rank until it is ready for collective `until`, or to the end of its step.

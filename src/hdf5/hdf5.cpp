@@ -39,26 +39,6 @@ std::string reason() {
   return text;
 }
 
-std::string_view to_string(Type type) {
-  switch (type) {
-    case Type::uint8:
-      return "uint8";
-    case Type::int64:
-      return "int64";
-    case Type::uint64:
-      return "uint64";
-    case Type::float32:
-      return "float32";
-    case Type::float64:
-      return "float64";
-    case Type::text:
-      return "text";
-    case Type::other:
-      break;
-  }
-  return "another type";
-}
-
 hid_t memory_type(Type type) {
   switch (type) {
     case Type::uint8:

@@ -12,6 +12,7 @@
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/handle.hpp"
 #include "cifar_mpi/base/input_file.hpp"
+#include "cifar_mpi/base/names.hpp"
 #include "hdf5/read_budget.hpp"
 
 /// The few HDF5 calls this project needs, checked; works with HDF5 1.10.7 and later, 1.12 and 1.14.
@@ -27,7 +28,16 @@ using Hid = Handle<Id, close_id, Id{-1}>;
 
 /// What a data set holds, whatever its byte order.
 enum class Type : std::uint8_t { uint8, int64, uint64, float32, float64, text, other };
-std::string_view to_string(Type type);
+constexpr auto names_of(Type) {
+  return std::to_array<Name<Type>>({{"uint8", Type::uint8},
+                                    {"int64", Type::int64},
+                                    {"uint64", Type::uint64},
+                                    {"float32", Type::float32},
+                                    {"float64", Type::float64},
+                                    {"text", Type::text},
+                                    {"another type", Type::other}});
+}
+using cifar_mpi::to_string;
 
 template <class T>
 constexpr Type type_of() {

@@ -55,7 +55,7 @@ std::uint64_t capacity_of(const InputFile& file, std::uint64_t length) {
 
 /// True when `bytes` bytes hold `dims` elements.
 bool holds(std::uint64_t bytes, const Dims& dims, std::size_t element_bytes) {
-  if (std::find(dims.begin(), dims.end(), 0u) != dims.end()) return true;
+  if (std::ranges::find(dims, 0u) != dims.end()) return true;
   std::uint64_t needed = element_bytes;
   for (const std::uint64_t d : dims) {
     if (__builtin_mul_overflow(needed, d, &needed)) return false;
@@ -110,9 +110,7 @@ bool fits(Value value) {
 Reader::Reader(const InputFile& file, ErrorKind kind) : path_(file.path()), kind_(kind) {
   const Lock lock;
   start_library();
-  const auto refuse = [&](const std::string& why) {
-    throw Error(kind_, concat("cannot read '", path_, "': ", why));
-  };
+  const auto refuse = [&](const std::string& why) { throw Error(kind_, "cannot read '", path_, "': ", why); };
   if (const std::string problem = first_look(file); !problem.empty()) refuse(problem);
   const std::string name = name_of_opened(file);
   if (::access(name.c_str(), F_OK) != 0)
@@ -153,12 +151,12 @@ bool Reader::has_format(std::string_view format) const {
 }
 
 void Reader::fail(std::string_view object, std::string_view text) const {
-  throw Error(kind_, concat("cannot use ", object, " of '", path_, "': ", text));
+  throw Error(kind_, "cannot use ", object, " of '", path_, "': ", text);
 }
 
 void Reader::fail_hdf5(std::string_view object, std::string_view doing) const {
-  throw Error(kind_, concat("cannot ", doing, " ", object, " of '", path_, "': the file is damaged (",
-                            reason(), ")"));
+  throw Error(kind_, "cannot ", doing, " ", object, " of '", path_, "': the file is damaged (", reason(),
+              ")");
 }
 
 void Reader::charge(std::string_view object, std::uint64_t count, std::uint64_t bytes) const {

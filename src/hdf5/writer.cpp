@@ -14,7 +14,7 @@ constexpr std::uint64_t kChunkBytes = 1 << 20;  // also HDF5's default chunk cac
 constexpr unsigned kKeptInHeader = 1000;
 
 [[noreturn]] void fail(std::string_view object, std::string_view doing) {
-  throw Error(ErrorKind::io, concat("cannot ", doing, " ", object, " of an HDF5 file in memory: ", reason()));
+  throw Error(ErrorKind::io, "cannot ", doing, " ", object, " of an HDF5 file in memory: ", reason());
 }
 
 void check(herr_t status, std::string_view object, std::string_view doing) {
@@ -74,6 +74,17 @@ void put_attribute(hid_t file, std::string_view object, const std::string& name,
   check(H5Awrite(attribute.get(), type, value), what, "write");
 }
 
+/// Writes a data set; its groups exist.
+void put(hid_t file, std::string_view object, const Dims& dims, hid_t type, const void* values) {
+  const Hid space = make_space(dims, object);
+  const Hid list = storage(dims, H5Tget_size(type), object);
+  const Hid set = check_id(
+      H5Dcreate2(file, std::string(object).c_str(), type, space.get(), H5P_DEFAULT, list.get(), H5P_DEFAULT),
+      object, "make");
+  if (count(dims) == 0) return;
+  check(H5Dwrite(set.get(), type, H5S_ALL, H5S_ALL, H5P_DEFAULT, values), object, "write");
+}
+
 void make_parents(Writer& writer, std::string_view object) {
   const std::size_t slash = object.rfind('/');
   if (slash == std::string_view::npos) throw std::logic_error("HDF5 objects are named by absolute paths");
@@ -119,35 +130,20 @@ void Writer::write(std::string_view object, const Dims& dims, Type type, const v
     throw std::logic_error(concat(object, " has dims ", to_string(dims), " but ", size, " values"));
   }
   make_parents(*this, object);
-  const std::string name(object);
-  const hid_t memory = memory_type(type);
-  const Hid space = make_space(dims, object);
-  const Hid list = storage(dims, H5Tget_size(memory), object);
-  const Hid set = check_id(
-      H5Dcreate2(file_.get(), name.c_str(), memory, space.get(), H5P_DEFAULT, list.get(), H5P_DEFAULT),
-      object, "make");
-  if (size == 0) return;
-  check(H5Dwrite(set.get(), memory, H5S_ALL, H5S_ALL, H5P_DEFAULT, values), object, "write");
+  put(file_.get(), object, dims, memory_type(type), values);
 }
 
 void Writer::write_strings(std::string_view object, const std::vector<std::string>& values) {
   const Lock lock;
   make_parents(*this, object);
-  const std::string name(object);
   std::size_t longest = 0;
   for (const std::string& value : values) longest = std::max(longest, value.size());
   const Hid type = text_type(longest);
   const std::size_t length = H5Tget_size(type.get());
-  const Hid space = make_space({values.size()}, object);
-  const Hid list = storage({values.size()}, length, object);
-  const Hid set = check_id(
-      H5Dcreate2(file_.get(), name.c_str(), type.get(), space.get(), H5P_DEFAULT, list.get(), H5P_DEFAULT),
-      object, "make");
-  if (values.empty()) return;
   std::string padded;
   padded.reserve(values.size() * length);
   for (const std::string& value : values) padded.append(value).append(length - value.size(), '\0');
-  check(H5Dwrite(set.get(), type.get(), H5S_ALL, H5S_ALL, H5P_DEFAULT, padded.data()), object, "write");
+  put(file_.get(), object, {values.size()}, type.get(), padded.data());
 }
 
 void Writer::write_attribute(std::string_view object, const std::string& name, Type type, const void* value) {

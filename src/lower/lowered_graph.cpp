@@ -87,8 +87,7 @@ class Lowering {
   /// Adds the groups that compute `value`, unless it exists. Their chains end at it, because its readers are taken.
   void make(model::Value value) {
     if (first_[value.id] != kNowhere) return;
-    const auto maker = std::find_if(net_.operations.begin(), net_.operations.end(),
-                                    [&](const model::Operation& o) { return o.output == value; });
+    const auto maker = std::ranges::find(net_.operations, value, &model::Operation::output);
     for (const model::Value input : maker->inputs) make(input);
     const auto operation = static_cast<std::size_t>(maker - net_.operations.begin());
     if (!taken_[operation]) add_group(operation);  // else the group of an earlier operation includes it
@@ -158,14 +157,13 @@ class Lowering {
   }
 
   Node* producer_of(std::size_t value) {
-    const auto it = std::find_if(graph_.nodes.begin(), graph_.nodes.end(),
-                                 [&](const Node& node) { return node.output == value; });
+    const auto it = std::ranges::find(graph_.nodes, value, &Node::output);
     return it == graph_.nodes.end() ? nullptr : &*it;
   }
 
   /// The producer may not change a gradient that two operations read.
   bool grad_is_shared(const LoweredValue& value) const {
-    return std::any_of(value.readers.begin(), value.readers.end(), [&](std::size_t reader) {
+    return std::ranges::any_of(value.readers, [&](std::size_t reader) {
       return graph_.nodes[reader].group->contract().hands_grad_on && graph_.nodes[reader].inputs.size() > 1;
     });
   }

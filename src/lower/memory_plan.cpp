@@ -73,8 +73,7 @@ void merge(std::vector<Life>& lives, std::size_t fresh, std::size_t old) {
 /// The last task before `reader` that writes some of `bytes`; the number of tasks when there is none.
 std::size_t writer_before(const std::vector<Task>& tasks, std::size_t reader, const Bytes& bytes) {
   for (std::size_t t = reader; t-- > 0;) {
-    if (std::any_of(tasks[t].writes.begin(), tasks[t].writes.end(),
-                    [&](const Bytes& write) { return write.overlaps(bytes); })) {
+    if (std::ranges::any_of(tasks[t].writes, [&](const Bytes& write) { return write.overlaps(bytes); })) {
       return t;
     }
   }
@@ -93,9 +92,7 @@ Buffer ImaginaryArena::allocate(std::size_t size) {
 
 std::size_t ImaginaryArena::piece_of(const Bytes& bytes) const {
   if (bytes.size == 0 || pieces_.empty() || bytes.begin < pieces_.front().begin) return npos;
-  const auto behind =
-      std::upper_bound(pieces_.begin(), pieces_.end(), bytes.begin,
-                       [](const std::byte* at, const Piece& piece) { return at < piece.begin; });
+  const auto behind = std::ranges::upper_bound(pieces_, bytes.begin, {}, &Piece::begin);
   const Piece& piece = *(behind - 1);
   if (bytes.end() > piece.begin + piece.size) {
     throw std::logic_error("a task treats two pieces of memory as one");
@@ -110,8 +107,8 @@ MemoryPlan plan_memory(const ImaginaryArena& pieces, const std::vector<Task>& ta
 
   std::vector<std::size_t> order(lives.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
-  std::stable_sort(order.begin(), order.end(),
-                   [&](std::size_t a, std::size_t b) { return lives[a].size > lives[b].size; });
+  std::ranges::stable_sort(order,
+                           [&](std::size_t a, std::size_t b) { return lives[a].size > lives[b].size; });
   MemoryPlan plan;
   plan.offsets.resize(lives.size(), 0);
   std::vector<std::size_t> placed;  // by offset
@@ -126,9 +123,8 @@ MemoryPlan plan_memory(const ImaginaryArena& pieces, const std::vector<Task>& ta
     }
     plan.offsets[p] = at;
     plan.bytes = std::max(plan.bytes, at + lives[p].size);
-    placed.insert(std::upper_bound(placed.begin(), placed.end(), at,
-                                   [&](std::size_t value, std::size_t o) { return value < plan.offsets[o]; }),
-                  p);
+    const auto offset_of = [&](std::size_t o) { return plan.offsets[o]; };
+    placed.insert(std::ranges::upper_bound(placed, at, {}, offset_of), p);
   }
   for (std::size_t p = 0; p < lives.size(); ++p) plan.offsets[p] = plan.offsets[root_of(lives, p)];
   return plan;

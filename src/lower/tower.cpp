@@ -146,11 +146,10 @@ void Tower::require_statistics(int ranks) const {
     const Extent& extent = net.input_of(i);
     if (!std::holds_alternative<model::BatchNorm>(net.operations[i].layer)) continue;
     if (spec_.batch * ranks > 1 || extent.height * extent.width > 1) continue;
-    throw Error(ErrorKind::usage,
-                concat("model ", net.name, ": layer ", i + 1, " (", net.operations[i].name,
-                       ") normalizes over a batch of 1 with an input of ", to_string(extent),
-                       ", one value per channel; it needs at least 2 samples in each batch of a rank and in "
-                       "each micro-shard"));
+    throw Error(ErrorKind::usage, "model ", net.name, ": layer ", i + 1, " (", net.operations[i].name,
+                ") normalizes over a batch of 1 with an input of ", to_string(extent),
+                ", one value per channel; it needs at least 2 samples in each batch of a rank and in each "
+                "micro-shard");
   }
 }
 

@@ -43,7 +43,7 @@ NetSpec make_model(std::string_view name, Extent input, int classes) {
     if (entry.info.name == name) return entry.make(input, classes);
     known += concat(known.empty() ? "" : ", ", entry.info.name);
   }
-  throw Error(ErrorKind::usage, concat("there is no model \"", name, "\"; choose one of: ", known));
+  throw Error(ErrorKind::usage, "there is no model \"", name, "\"; choose one of: ", known);
 }
 
 }  // namespace cifar_mpi::model

@@ -31,12 +31,12 @@ LayerFacts checked_facts(const NetSpec& net, const Layer& layer, const std::vect
 NetBuilder::NetBuilder(std::string name, Extent image, int classes)
     : net_{std::move(name), image, classes, {}, {image}} {
   if (image.height < 1 || image.width < 1 || image.channels < 1) {
-    throw Error(ErrorKind::usage,
-                concat("model ", net_.name, " needs an input of at least 1x1x1, found ", to_string(image)));
+    throw Error(ErrorKind::usage, "model ", net_.name, " needs an input of at least 1x1x1, found ",
+                to_string(image));
   }
   if (classes < 2 || classes > kMostClasses) {
-    throw Error(ErrorKind::usage,
-                concat("model ", net_.name, " needs 2 to ", kMostClasses, " classes, found ", classes));
+    throw Error(ErrorKind::usage, "model ", net_.name, " needs 2 to ", kMostClasses, " classes, found ",
+                classes);
   }
 }
 
@@ -50,8 +50,7 @@ Value NetBuilder::append(Layer layer, std::vector<Value> inputs) {
       throw Misfit{"has the name of an earlier layer; parameters are found by name"};
     }
   } catch (const Misfit& misfit) {
-    throw Error(ErrorKind::usage,
-                concat("model ", net_.name, ": layer ", index + 1, " (", name, ") ", misfit.text));
+    throw Error(ErrorKind::usage, "model ", net_.name, ": layer ", index + 1, " (", name, ") ", misfit.text);
   }
   if (std::holds_alternative<Relu>(layer) || std::holds_alternative<Pointwise>(layer))
     name += concat(' ', index);
@@ -73,8 +72,7 @@ NetSpec NetBuilder::softmax_cross_entropy(Value logits) {
   const auto readers = readers_of(net_);
   for (const Operation& operation : net_.operations) {
     if (&operation == &net_.operations.back() || !readers[operation.output.id].empty()) continue;
-    throw Error(ErrorKind::usage,
-                concat("model ", net_.name, ": no operation reads the output of ", operation.name));
+    throw Error(ErrorKind::usage, "model ", net_.name, ": no operation reads the output of ", operation.name);
   }
   return std::move(net_);
 }

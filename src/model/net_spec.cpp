@@ -6,7 +6,7 @@
 namespace cifar_mpi::model {
 
 bool Operation::trains(std::uint64_t done) const {
-  return std::any_of(params.begin(), params.end(), [done](const Param& param) { return param.trains(done); });
+  return std::ranges::any_of(params, [done](const Param& param) { return param.trains(done); });
 }
 
 std::vector<std::vector<std::size_t>> readers_of(const NetSpec& net) {
@@ -20,8 +20,7 @@ std::vector<std::vector<std::size_t>> readers_of(const NetSpec& net) {
 std::vector<bool> wants_gradient(const NetSpec& net, std::uint64_t done) {
   std::vector<bool> wants(net.values.size(), false);
   for (const Operation& operation : net.operations) {
-    const bool inherits = std::any_of(operation.inputs.begin(), operation.inputs.end(),
-                                      [&](Value input) { return wants[input.id]; });
+    const bool inherits = std::ranges::any_of(operation.inputs, [&](Value input) { return wants[input.id]; });
     wants[operation.output.id] = inherits || operation.trains(done);
   }
   return wants;

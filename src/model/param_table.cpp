@@ -24,10 +24,8 @@ ParamTable make_param_table(const NetSpec& net) {
     }
   }
   // Operations in reverse, each one's parameters in their own order.
-  std::stable_sort(table.begin(), table.end(),
-                   [](const Param& a, const Param& b) { return a.operation > b.operation; });
-  std::stable_sort(table.begin(), table.end(),
-                   [](const Param& a, const Param& b) { return a.role < b.role; });
+  std::ranges::stable_sort(table, std::ranges::greater(), &Param::operation);
+  std::ranges::stable_sort(table, {}, &Param::role);
   return table;
 }
 
@@ -36,19 +34,19 @@ std::vector<std::size_t> params_of(const ParamTable& table, std::size_t operatio
   for (std::size_t p = 0; p < table.size(); ++p) {
     if (table[p].operation == operation) found.push_back(p);
   }
-  std::stable_sort(found.begin(), found.end(),
-                   [&](std::size_t a, std::size_t b) { return table[a].seed_index < table[b].seed_index; });
+  std::ranges::stable_sort(
+      found, [&](std::size_t a, std::size_t b) { return table[a].seed_index < table[b].seed_index; });
   return found;
 }
 
 std::size_t trained_params(const ParamTable& table) {
-  return static_cast<std::size_t>(std::count_if(table.begin(), table.end(), is_trained));
+  return static_cast<std::size_t>(std::ranges::count_if(table, is_trained));
 }
 
 RateRole rate_role(const ParamTable& table, std::size_t p) {
   if (table[p].part != ParamPart::weights) return RateRole::vector;
   const auto has_weights_at = [&](auto beyond) {
-    return std::any_of(table.begin(), table.end(), [&](const Param& other) {
+    return std::ranges::any_of(table, [&](const Param& other) {
       return other.part == ParamPart::weights && beyond(other.operation, table[p].operation);
     });
   };
@@ -89,7 +87,7 @@ void fill_initial(const Param& param, std::uint64_t seed, std::span<float> value
     return;
   }
   if (param.stddev == 0.0f) {
-    std::fill(values.begin(), values.end(), param.constant);
+    std::ranges::fill(values, param.constant);
     return;
   }
   for (std::size_t i = 0; i < values.size(); ++i) {

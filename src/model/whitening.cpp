@@ -54,8 +54,8 @@ Eigen eigen_of(std::vector<double> matrix, std::size_t n) {
   }
   std::vector<std::size_t> order(n);
   std::iota(order.begin(), order.end(), std::size_t{0});
-  std::stable_sort(order.begin(), order.end(),
-                   [&](std::size_t a, std::size_t b) { return matrix[a * n + a] > matrix[b * n + b]; });
+  std::ranges::stable_sort(
+      order, [&](std::size_t a, std::size_t b) { return matrix[a * n + a] > matrix[b * n + b]; });
   Eigen sorted;
   for (const std::size_t i : order) {
     sorted.values.push_back(matrix[i * n + i]);

@@ -7,27 +7,19 @@ constexpr StateRow kWeights{.role = StateRole::weights,
                             .group = "/model",
                             .running = "/running",
                             .meaning = "weights after `step` updates",
-                            .what = "the weights",
-                            .compared = true,
-                            .of_optimizer = false,
-                            .from_zero = false};
+                            .what = "the weights"};
 constexpr StateRow kAverage{.role = StateRole::average,
                             .group = "/ema",
                             .running = "/running_ema",
                             .meaning = "exponential moving averages of /model; what evaluation uses",
                             .what = "the averages",
-                            .compared = false,
-                            .of_optimizer = false,
-                            .from_zero = false};
+                            .compared = false};
 constexpr StateRow kOuterMomentum{.role = StateRole::outer_momentum,
                                   .group = "/outer_momentum",
-                                  .running = nullptr,
                                   .meaning =
                                       "what averagings have gathered of the moves of /model: "
                                       "v = momentum * v + weights before - mean of weights after",
                                   .what = "the outer momenta",
-                                  .compared = true,
-                                  .of_optimizer = false,
                                   .from_zero = true};
 
 constexpr StateRow kSlow{.role = StateRole::slow,
@@ -36,10 +28,7 @@ constexpr StateRow kSlow{.role = StateRole::slow,
                          .meaning =
                              "slow weights of lookahead: every so many steps they move towards /model, "
                              "which then returns to them",
-                         .what = "the slow weights",
-                         .compared = true,
-                         .of_optimizer = false,
-                         .from_zero = false};
+                         .what = "the slow weights"};
 
 constexpr StateRow of_optimizer(StateRole role, const char* group, const char* meaning, const char* what) {
   return {role, group, nullptr, meaning, what, true, true, true};

@@ -18,11 +18,6 @@ using report::StepBudget;
 
 std::string milliseconds(double value) { return fmt::format("{:.2f}", value); }
 
-std::string scrolled(const std::string& label, const std::string& table) {
-  return concat("<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"", label, "\">", table,
-                "</div>");
-}
-
 /// The ranks to show, as indices into the budget: all, or, if there are many, those with the longest and
 /// those with the shortest work in a step.
 std::vector<std::size_t> shown_ranks(const StepBudget& budget) {
@@ -31,7 +26,7 @@ std::vector<std::size_t> shown_ranks(const StepBudget& budget) {
   std::iota(order.begin(), order.end(), std::size_t{0});
   if (order.size() <= kMost) return order;
   const auto& exposed = budget.section_ms[static_cast<std::size_t>(report::Section::all_reduce)];
-  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+  std::ranges::stable_sort(order, [&](std::size_t a, std::size_t b) {
     return budget.step_ms[a] - exposed[a] > budget.step_ms[b] - exposed[b];
   });
   order.erase(order.begin() + kMost / 2, order.end() - kMost / 2);
@@ -46,7 +41,7 @@ std::string rank_name(const report::Timeline& timeline, int rank) {
 
 std::string bars(const report::Timeline& timeline, const StepBudget& budget,
                  const std::vector<std::size_t>& shown) {
-  const double longest = *std::max_element(budget.step_ms.begin(), budget.step_ms.end());
+  const double longest = std::ranges::max(budget.step_ms);
   std::string legend = "<ul class=\"legend\">", list;
   for (const auto& [_, section] : names_of(report::Section{}))
     legend += concat("<li><span class=\"swatch b", static_cast<int>(section), "\"></span>",
@@ -72,19 +67,15 @@ std::string bars(const report::Timeline& timeline, const StepBudget& budget,
 
 std::string rank_table(const report::Timeline& timeline, const StepBudget& budget,
                        const std::vector<std::size_t>& shown) {
-  std::string head = "<th scope=\"col\">rank</th>", rows;
-  for (const auto& [_, section] : names_of(report::Section{}))
-    head += concat("<th scope=\"col\">", title_of(section, timeline), "</th>");
+  std::string head = column("rank"), rows;
+  for (const auto& [_, section] : names_of(report::Section{})) head += column(title_of(section, timeline));
   for (const std::size_t r : shown) {
     rows += concat("<tr><th scope=\"row\">", html(rank_name(timeline, budget.ranks[r])), "</th>");
     for (const auto& section : budget.section_ms) rows += concat("<td>", milliseconds(section[r]), "</td>");
     rows += concat("<td>", milliseconds(budget.step_ms[r]), "</td></tr>");
   }
   return concat("<details><summary>Table: milliseconds of a step by rank</summary>",
-                scrolled("Milliseconds of a step by rank",
-                         concat("<table><thead><tr>", head, "<th scope=\"col\">step</th></tr></thead><tbody>",
-                                rows, "</tbody></table>")),
-                "</details>");
+                table_html("Milliseconds of a step by rank", head + column("step"), rows), "</details>");
 }
 
 /// Mean milliseconds of a step, by task, then rank.
@@ -109,10 +100,10 @@ std::string task_table(const report::Timeline& timeline) {
   const std::vector<report::Section> sections = report::sections_of(timeline);
   const std::vector<std::vector<double>> times = task_times(timeline, sampled);
   double longest = 0.0;
-  for (const auto& task : times) longest = std::max(longest, *std::max_element(task.begin(), task.end()));
+  for (const auto& task : times) longest = std::max(longest, std::ranges::max(task));
   std::string rows;
   for (std::size_t t = 0; t < std::min(times.size(), kMost); ++t) {
-    const auto [least, most] = std::minmax_element(times[t].begin(), times[t].end());
+    const auto [least, most] = std::ranges::minmax_element(times[t]);
     const double mean =
         std::accumulate(times[t].begin(), times[t].end(), 0.0) / static_cast<double>(times[t].size());
     const double share = longest > 0.0 ? mean / longest : 0.0;
@@ -123,16 +114,10 @@ std::string task_table(const report::Timeline& timeline) {
                    "</td><td class=\"amount\"><span class=\"b", static_cast<int>(sections[t]), ' ',
                    place_class(share), "\"></span></td></tr>");
   }
-  return concat(
-      "<details><summary>Table: milliseconds of a step by task</summary>",
-      scrolled(
-          "Milliseconds of a step by task",
-          concat(
-              "<table><thead><tr><th scope=\"col\">task</th><th scope=\"col\" class=\"word\">section</th><th "
-              "scope=\"col\">mean over ranks</th><th scope=\"col\">least</th><th scope=\"col\">most</th><th "
-              "scope=\"col\">slowest rank</th><td></td></tr></thead><tbody>",
-              rows, "</tbody></table>")),
-      "</details>");
+  std::string head = column("task") + column("section", kWords);
+  for (const char* const name : {"mean over ranks", "least", "most", "slowest rank"}) head += column(name);
+  return concat("<details><summary>Table: milliseconds of a step by task</summary>",
+                table_html("Milliseconds of a step by task", head + "<td></td>", rows), "</details>");
 }
 
 }  // namespace
@@ -166,8 +151,7 @@ std::string budget_html(const Run& run) {
   if (!run.timeline) return {};
   const report::Timeline& timeline = *run.timeline;
   const StepBudget budget = report::step_budget(timeline);
-  if (budget.ranks.empty() || *std::max_element(budget.step_ms.begin(), budget.step_ms.end()) <= 0.0)
-    return {};
+  if (budget.ranks.empty() || std::ranges::max(budget.step_ms) <= 0.0) return {};
   const std::vector<std::size_t> shown = shown_ranks(budget);
   const std::string which =
       shown.size() < budget.ranks.size()

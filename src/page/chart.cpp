@@ -158,8 +158,8 @@ std::string grid(const Scales& scales, std::size_t axis) {
 /// The text alternative of a picture.
 std::string description(const Chart& chart, std::size_t axis) {
   const auto kind = static_cast<Axis>(axis);
-  std::string text = concat(chart.title, " over ", kAxisNames[axis], ", ", chart.series.size(),
-                            chart.series.size() == 1 ? " line." : " lines.");
+  std::string text =
+      concat(chart.title, " over ", kAxisNames[axis], ", ", counted(chart.series.size(), "line"), ".");
   for (const Series& series : chart.series) {
     const Point *first = nullptr, *last = nullptr, *least = nullptr, *most = nullptr;
     for (const Point& point : series.points) {
@@ -253,14 +253,11 @@ std::string table(const Chart& chart) {
       rows += "</tr>";
     }
   }
-  return concat("<details><summary>Table: ", html(chart.title),
-                "</summary><div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Table: ",
-                html(chart.title),
-                "\"><table><thead><tr><th scope=\"col\">line</th><th scope=\"col\">step</th><th "
-                "scope=\"col\">epoch</th>"
-                "<th scope=\"col\">training time</th><th scope=\"col\">value</th><th "
-                "scope=\"col\">least</th><th scope=\"col\">most</th></tr></thead><tbody>",
-                rows, "</tbody></table></div></details>");
+  std::string head;
+  for (const char* const name : {"line", "step", "epoch", "training time", "value", "least", "most"})
+    head += column(name);
+  const std::string title = "Table: " + html(chart.title);
+  return concat("<details><summary>", title, "</summary>", table_html(title, head, rows), "</details>");
 }
 
 }  // namespace

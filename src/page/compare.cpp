@@ -55,8 +55,7 @@ Row results_of(const Run& run) {
 }
 
 std::size_t columns_of(const std::string& text) {  // of UTF-8
-  return static_cast<std::size_t>(
-      std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; }));
+  return static_cast<std::size_t>(std::ranges::count_if(text, [](char c) { return (c & 0xC0) != 0x80; }));
 }
 
 }  // namespace
@@ -120,7 +119,7 @@ std::vector<std::string> comparison_lines(const Comparison& table) {
 std::string comparison_html(const Comparison& table) {
   if (table.rows.empty()) return {};
   std::string head, rows;
-  for (const std::string& name : table.head) head += concat("<th scope=\"col\">", html(name), "</th>");
+  for (const std::string& name : table.head) head += column(html(name));
   for (const Row& row : table.rows) {
     rows += concat("<tr><th scope=\"row\">", html(row.front()), "</th>");
     for (std::size_t c = 1; c < row.size(); ++c) rows += concat("<td>", html(row[c]), "</td>");
@@ -129,10 +128,8 @@ std::string comparison_html(const Comparison& table) {
   const std::string more = table.more_options > 0
                                ? concat("<p class=\"note\">", table.more_options, " more options differ.</p>")
                                : std::string();
-  return concat(
-      "<section id=\"comparison\"><h2>Comparison</h2><div class=\"scroll\" tabindex=\"0\" role=\"region\" "
-      "aria-label=\"Comparison of the runs\"><table><thead><tr>",
-      head, "</tr></thead><tbody>", rows, "</tbody></table></div>", more, "</section>\n");
+  return concat("<section id=\"comparison\"><h2>Comparison</h2>",
+                table_html("Comparison of the runs", head, rows), more, "</section>\n");
 }
 
 }  // namespace cifar_mpi::page

@@ -18,9 +18,9 @@ std::string name_of(const run::EvaluationFile& evaluation, std::size_t c) {
 /// The share of each prediction in a class, by row.
 std::string matrix(const run::EvaluationFile& evaluation) {
   const std::size_t classes = evaluation.label_names.size();
-  std::string head = "<tr><th scope=\"col\" class=\"word\">true class ↓, predicted →</th>", rows;
+  std::string head = column("true class ↓, predicted →", kWords), rows;
   for (std::size_t c = 0; c < classes; ++c)
-    head += concat("<th scope=\"col\" class=\"up\"><span>", name_of(evaluation, c), "</span></th>");
+    head += column(concat("<span>", name_of(evaluation, c), "</span>"), " class=\"up\"");
   for (std::size_t r = 0; r < classes; ++r) {
     double total = 0.0;
     for (std::size_t c = 0; c < classes; ++c)
@@ -34,10 +34,7 @@ std::string matrix(const run::EvaluationFile& evaluation) {
     }
     rows += "</tr>";
   }
-  return concat(
-      "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Confusion matrix\"><table "
-      "class=\"matrix\"><thead>",
-      head, "</tr></thead><tbody>", rows, "</tbody></table></div>");
+  return table_html("Confusion matrix", head, rows, " class=\"matrix\"");
 }
 
 /// The most common mistakes, which replace the matrix for many classes.
@@ -50,8 +47,8 @@ std::string mistakes(const run::EvaluationFile& evaluation) {
         list.emplace_back(evaluation.confusion[r * classes + c], r, c);
     }
   }
-  std::stable_sort(list.begin(), list.end(),
-                   [](const auto& a, const auto& b) { return std::get<0>(a) > std::get<0>(b); });
+  std::ranges::stable_sort(list,
+                           [](const auto& a, const auto& b) { return std::get<0>(a) > std::get<0>(b); });
   std::string rows;
   for (std::size_t i = 0; i < std::min(list.size(), kMostMistakes); ++i) {
     const auto& [count, r, c] = list[i];
@@ -60,13 +57,10 @@ std::string mistakes(const run::EvaluationFile& evaluation) {
   }
   if (rows.empty()) return {};
   const bool open = classes > kMostInTable;
-  return concat(
-      "<details", open ? " open" : "",
-      "><summary>Most common mistakes</summary><div class=\"scroll\" tabindex=\"0\" role=\"region\" "
-      "aria-label=\"Most common mistakes\"><table><thead><tr><th scope=\"col\" class=\"word\">true class</th>"
-      "<th scope=\"col\" class=\"word\">predicted class</th><th "
-      "scope=\"col\">images</th></tr></thead><tbody>",
-      rows, "</tbody></table></div></details>");
+  const std::string head =
+      column("true class", kWords) + column("predicted class", kWords) + column("images");
+  return concat("<details", open ? " open" : "", "><summary>Most common mistakes</summary>",
+                table_html("Most common mistakes", head, rows), "</details>");
 }
 
 }  // namespace

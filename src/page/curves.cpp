@@ -86,8 +86,7 @@ Series test_accuracy_of(const Run& run, std::size_t most) {
 }
 
 bool has_values(const Series& series) {
-  return std::any_of(series.points.begin(), series.points.end(),
-                     [](const Point& p) { return std::isfinite(p.value); });
+  return std::ranges::any_of(series.points, [](const Point& p) { return std::isfinite(p.value); });
 }
 
 Chart chart_of(const char* id, const char* title, Unit unit, bool from_zero, const char* note = "") {

@@ -37,9 +37,8 @@ std::string sentence(const RunEvent& event) {
     default:
       break;
   }
-  std::string text =
-      concat(event.ranks, event.ranks == 1 ? " rank" : " ranks", event.hosts.empty() ? "" : " on ",
-             event.hosts, ", global batch ", event.global_batch, ", to step ", event.total_steps);
+  std::string text = concat(counted(event.ranks, "rank"), event.hosts.empty() ? "" : " on ", event.hosts,
+                            ", global batch ", event.global_batch, ", to step ", event.total_steps);
   if (event.kind == RunEventKind::start) return text;
   const std::size_t blank = std::min(event.text.find(' '), event.text.size());
   text += event.text.empty() ? "; the previous start left no exit record: it was probably killed"
@@ -55,8 +54,7 @@ std::string sentence(const RunEvent& event) {
 std::string mark_text(const RunEvent& event) {
   constexpr std::size_t kMost = 120;
   if (!begins(event)) return shortened(event.text, kMost);
-  if (letter_of(event) == "resume")
-    return concat("resumed with ", event.ranks, event.ranks == 1 ? " rank" : " ranks");
+  if (letter_of(event) == "resume") return "resumed with " + counted(event.ranks, "rank");
   if (event.text.empty()) return "the run was killed after this step";
   return shortened(concat("the run failed after this step: ", event.text), kMost);
 }
@@ -96,13 +94,10 @@ std::string events_html(const std::vector<Run>& runs) {
       rows += row(run, events[i], runs.size() > 1);
   }
   if (rows.empty()) return {};
-  return concat(
-      "<section id=\"events\"><h2>What happened</h2><div class=\"scroll\" tabindex=\"0\" role=\"region\" "
-      "aria-label=\"What happened\"><table><thead><tr>",
-      runs.size() > 1 ? "<th scope=\"col\">run</th>" : "",
-      "<th scope=\"col\">time</th><th scope=\"col\">step</th><th scope=\"col\" class=\"word\">event</th><th "
-      "scope=\"col\" class=\"word\">details</th></tr></thead><tbody>",
-      rows, "</tbody></table></div></section>\n");
+  std::string head = runs.size() > 1 ? column("run") : "";
+  head += column("time") + column("step") + column("event", kWords) + column("details", kWords);
+  return concat("<section id=\"events\"><h2>What happened</h2>", table_html("What happened", head, rows),
+                "</section>\n");
 }
 
 }  // namespace cifar_mpi::page

@@ -28,9 +28,7 @@ std::string loss_text(const report::StepReport& last) {
 
 std::string accuracy_text(const std::vector<report::EvaluationReport>& evaluations) {
   const report::EvaluationReport& last = evaluations.back();
-  const auto best =
-      std::max_element(evaluations.begin(), evaluations.end(),
-                       [](const auto& a, const auto& b) { return a.test_accuracy < b.test_accuracy; });
+  const auto best = std::ranges::max_element(evaluations, {}, &report::EvaluationReport::test_accuracy);
   std::string text = concat(percent(last.test_accuracy), " at step ", whole(static_cast<double>(last.step)));
   if (best->test_accuracy > last.test_accuracy)
     text += concat("; the best was ", percent(best->test_accuracy), " at step ",
@@ -41,7 +39,7 @@ std::string accuracy_text(const std::vector<report::EvaluationReport>& evaluatio
 std::string speed_text(const Run& run) {
   std::string text = concat(whole(recent_speed(run)), " images/s");
   const int ranks = rank_count(run);
-  if (ranks > 0) text += concat(" over ", ranks, ranks == 1 ? " rank" : " ranks");
+  if (ranks > 0) text += " over " + counted(ranks, "rank");
   return text + concat("; ", duration(run.seconds.back()), " of training");
 }
 
@@ -68,8 +66,7 @@ Facts key_facts(const Run& run) {
   }
   const auto& events = metrics.events;
   const auto count = [&](report::RunEventKind kind) {
-    return std::count_if(events.begin(), events.end(),
-                         [&](const report::RunEvent& e) { return e.kind == kind; });
+    return std::ranges::count_if(events, [&](const report::RunEvent& e) { return e.kind == kind; });
   };
   if (const auto resumes = count(report::RunEventKind::resume); resumes > 0)
     facts.emplace_back(
@@ -100,7 +97,7 @@ std::string headline(const Run& run) {
     const std::string* const model = find_item(run.checkpoint->progress.identity, "model");
     add(model == nullptr ? std::string() : *model);
   }
-  if (const int ranks = rank_count(run); ranks > 0) add(concat(ranks, ranks == 1 ? " rank" : " ranks"));
+  if (const int ranks = rank_count(run); ranks > 0) add(counted(ranks, "rank"));
   if (run.checkpoint) {
     add(run.checkpoint->provenance.precision);
     add(run.checkpoint->provenance.backend);

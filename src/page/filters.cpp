@@ -82,20 +82,17 @@ std::string table_of(const Filters& filters) {
     rows += concat("<tr><th scope=\"row\">", out + 1, "</th><td>", figure(range.low), "</td><td>",
                    figure(range.high), "</td><td>", figure(range.norm), "</td></tr>");
   }
-  return concat(
-      "<details><summary>Table: filters</summary><div class=\"scroll\" tabindex=\"0\" role=\"region\" "
-      "aria-label=\"Table: filters\"><table><thead><tr><th scope=\"col\">filter</th>"
-      "<th scope=\"col\">least weight</th><th scope=\"col\">largest</th><th "
-      "scope=\"col\">norm</th></tr></thead><tbody>",
-      rows, "</tbody></table></div></details>");
+  std::string head;
+  for (const char* const name : {"filter", "least weight", "largest", "norm"}) head += column(name);
+  return concat("<details><summary>Table: filters</summary>", table_html("Table: filters", head, rows),
+                "</details>");
 }
 
 }  // namespace
 
 std::string filters_html(const Run& run) {
   const run::NamedTensor* const tensor = run.checkpoint ? first_convolution(*run.checkpoint) : nullptr;
-  if (tensor == nullptr ||
-      !std::all_of(tensor->values.begin(), tensor->values.end(), [](float v) { return std::isfinite(v); }))
+  if (tensor == nullptr || !std::ranges::all_of(tensor->values, [](float v) { return std::isfinite(v); }))
     return {};
   const Filters filters{*tensor};
   const std::string words =

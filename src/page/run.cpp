@@ -24,7 +24,7 @@ namespace fs = std::filesystem;
 /// Throws Error{checkpoint} if it does not exist or has no file of a run.
 Directory open_run_directory(const std::string& dir) {
   const auto refuse = [&](const std::string& why) {
-    throw Error(ErrorKind::checkpoint, concat(why, "; give the --run-dir of a training run"));
+    throw Error(ErrorKind::checkpoint, why, "; give the --run-dir of a training run");
   };
   Directory opened;
   if (!exists(dir)) refuse(concat(dir, " does not exist"));
@@ -62,7 +62,6 @@ void find_state(Run& run) {
     run.problems.push_back(
         concat((run.directory / "exit").path(), " is left out: it does not begin with an exit code"));
   } else if (!exit.empty()) {
-    run.state = State::ended;
     const std::size_t blank = digits;
     run.state_text = concat("the last start ended with code ", exit.substr(0, blank), ": ",
                             exit.substr(std::min(blank + 1, exit.size())));
@@ -90,7 +89,6 @@ void find_state(Run& run) {
   if (stale.empty() && silent > run::patience_s(holder, me))
     stale = fmt::format("by this machine's clock it was last renewed {:.0f} s ago", silent);
   if (stale.empty()) {
-    run.state = State::running;
     run.state_text =
         concat("a run is active here, process ", holder.pid, " on ", holder.host, " since ", holder.since);
     if (const auto metrics = read_small_file(run.directory / "metrics.jsonl"))
@@ -200,8 +198,8 @@ report::Timeline load_timeline(const std::string& dir, std::string_view without_
   const Directory opened = open_run_directory(dir);
   const DirectoryEntry file = opened / "timeline.h5";
   if (!exists(file))
-    throw Error(ErrorKind::checkpoint, concat("there is no ", file.path(), ", so ", without_it,
-                                              "; a run of a few hundred steps writes one"));
+    throw Error(ErrorKind::checkpoint, "there is no ", file.path(), ", so ", without_it,
+                "; a run of a few hundred steps writes one");
   return report::read_timeline(file);
 }
 
@@ -237,15 +235,14 @@ double recent_speed(const Run& run) {
     if (std::isfinite(r->images_per_second)) values.push_back(r->images_per_second);
   }
   if (values.empty()) return std::nan("");
-  std::sort(values.begin(), values.end());
+  std::ranges::sort(values);
   return values[values.size() / 2];
 }
 
 double seconds_at(const Run& run, double step) {
   const auto& reports = run.metrics.steps;
-  const auto after =
-      std::lower_bound(reports.begin(), reports.end(), step,
-                       [](const report::StepReport& r, double s) { return static_cast<double>(r.step) < s; });
+  const auto after = std::ranges::lower_bound(
+      reports, step, {}, [](const report::StepReport& r) { return static_cast<double>(r.step); });
   const auto i = static_cast<std::size_t>(after - reports.begin());
   if (reports.empty()) return 0.0;
   if (i == reports.size()) return run.seconds.back();

@@ -15,20 +15,12 @@
 
 namespace cifar_mpi::page {
 
-/// The state of a run.
-enum class State {
-  running,
-  ended,   ///< with an exit record
-  silent,  ///< no lock or a stale one, and no exit record: killed
-};
-
 /// The content of a run directory. Missing parts are empty; damaged ones are listed in `problems`.
 struct Run {
-  Directory directory;  ///< opened; all files are read through it
-  std::string dir;      ///< its path, as it was given
-  std::string name;     ///< for display; unique among several runs
-  State state = State::silent;
-  std::string state_text;  ///< a sentence
+  Directory directory;     ///< opened; all files are read through it
+  std::string dir;         ///< its path, as it was given
+  std::string name;        ///< for display; unique among several runs
+  std::string state_text;  ///< whether it runs, or how it ended: a sentence
   std::string configuration;
   report::Metrics metrics;
   std::vector<double> seconds;     ///< of training up to each report, over all starts, without repeated steps

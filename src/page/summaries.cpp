@@ -31,8 +31,8 @@ std::vector<Distributions> of_kind(const report::SummaryHistory& history, const 
     for (const report::SummaryHistory::Point& point : points) {
       d.steps.push_back(point.step);
       d.zeros.push_back(point.sparsity);
-      std::transform(kShares.begin(), kShares.end(), d.quantiles.emplace_back().begin(),
-                     [&](double share) { return quantile(point.counts, share); });
+      std::ranges::transform(kShares, d.quantiles.emplace_back().begin(),
+                             [&](double share) { return quantile(point.counts, share); });
     }
   }
   return list;
@@ -60,8 +60,7 @@ double quantile(const engine::ValueCounts& counts, double share) {
   const double total =
       std::accumulate(std::begin(counts.buckets), std::end(counts.buckets), 0.0,
                       [](double sum, std::uint64_t n) { return sum + static_cast<double>(n); });
-  if (total <= 0.0 || !std::all_of(std::begin(counts.edges), std::end(counts.edges),
-                                   [](float edge) { return std::isfinite(edge); }))
+  if (total <= 0.0 || !std::ranges::all_of(counts.edges, [](float edge) { return std::isfinite(edge); }))
     return std::nan("");
   double below = 0.0;
   const double wanted = share * total;

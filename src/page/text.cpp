@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "cifar_mpi/base/log.hpp"
@@ -12,27 +13,15 @@ namespace cifar_mpi::page {
 namespace {
 
 std::string escaped(std::string_view text) {
+  constexpr std::string_view kSpecial = "&<>\"'";
+  constexpr std::array<const char*, kSpecial.size()> kEscaped = {"&amp;", "&lt;", "&gt;", "&quot;", "&#39;"};
   std::string safe;
   for (const char c : printable(text)) {
-    switch (c) {
-      case '&':
-        safe += "&amp;";
-        break;
-      case '<':
-        safe += "&lt;";
-        break;
-      case '>':
-        safe += "&gt;";
-        break;
-      case '"':
-        safe += "&quot;";
-        break;
-      case '\'':
-        safe += "&#39;";
-        break;
-      default:
-        safe += c;
-    }
+    const std::size_t special = kSpecial.find(c);
+    if (special == kSpecial.npos)
+      safe += c;
+    else
+      safe += kEscaped[special];
   }
   return safe;
 }
@@ -49,6 +38,16 @@ std::string html(std::string_view text, bool lines) {
     at = end + 1;
   }
   return safe;
+}
+
+std::string column(std::string_view name, const char* attributes) {
+  return concat("<th scope=\"col\"", attributes, '>', name, "</th>");
+}
+
+std::string table_html(const std::string& label, const std::string& head, const std::string& rows,
+                       const char* attributes) {
+  return concat("<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"", label, "\"><table",
+                attributes, "><thead><tr>", head, "</tr></thead><tbody>", rows, "</tbody></table></div>");
 }
 
 std::string whole(double value) { return std::isfinite(value) ? fmt::format("{:.0f}", value) : "?"; }

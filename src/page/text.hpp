@@ -10,6 +10,13 @@ namespace cifar_mpi::page {
 /// characters and marks of writing direction become visible; line feeds stay with `lines`.
 std::string html(std::string_view text, bool lines = false);
 
+inline constexpr const char* kWords = " class=\"word\"";  ///< of a column of words
+/// The head of a column; `name` is HTML.
+std::string column(std::string_view name, const char* attributes = "");
+/// A table in a box of its own that scrolls: the columns of its head, and its rows. `label` names it.
+std::string table_html(const std::string& label, const std::string& head, const std::string& rows,
+                       const char* attributes = "");
+
 /// 59.50, 0.0123, 12300, 1.2e-07: about three significant digits.
 std::string figure(double value);
 /// "12300"

@@ -11,7 +11,7 @@ namespace {
 /// " (cats/3.png)" if the file of this image of the test split is known.
 std::string file_of(const run::Mistakes& mistakes, std::uint64_t index) {
   constexpr std::size_t kMost = 200;
-  const auto at = std::lower_bound(mistakes.indices.begin(), mistakes.indices.end(), index);
+  const auto at = std::ranges::lower_bound(mistakes.indices, index);
   if (mistakes.files.empty() || at == mistakes.indices.end() || *at != index) return {};
   return concat(
       " (", shortened(mistakes.files[static_cast<std::size_t>(at - mistakes.indices.begin())], kMost), ')');

@@ -44,8 +44,8 @@ Usage usage_of(const Timeline& timeline, const SampledSteps& sampled) {
     usage.useful_most_each += most;
   }
   if (sampled.steps.empty()) return usage;
-  usage.useful_most = *std::max_element(usage.useful.begin(), usage.useful.end());
-  usage.time = *std::max_element(times.begin(), times.end());
+  usage.useful_most = std::ranges::max(usage.useful);
+  usage.time = std::ranges::max(times);
   usage.ideal = std::clamp(replay_ns(timeline, sampled, {}), usage.useful_most,
                            std::max(usage.time, usage.useful_most));
   return usage;

@@ -73,8 +73,8 @@ std::string host_name() {
   const auto plain = [](char c) {
     return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || c == '-';
   };
-  std::replace_if(
-      host.begin(), host.end(), [&](char c) { return !plain(c); }, '-');
+  std::ranges::replace_if(
+      host, [&](char c) { return !plain(c); }, '-');
   return host.empty() ? "unknown" : host;
 }
 

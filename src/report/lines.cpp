@@ -21,14 +21,14 @@ void for_each_line(const Descriptor& file, const std::string& path,
                    const std::function<bool(const std::string& line, LineEnd end)>& take) {
   struct stat found {};
   if (::fstat(file.get(), &found) == 0 && found.st_size > kMostBytes)
-    throw Error(ErrorKind::io, concat("cannot read ", path, ": it is larger than 1 GiB; move it away"));
+    throw Error(ErrorKind::io, "cannot read ", path, ": it is larger than 1 GiB; move it away");
   std::string line;
   std::vector<char> chunk(kLongestLine);
   bool overlong = false;
   for (;;) {
     const ssize_t n = ::read(file.get(), chunk.data(), chunk.size());
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) throw Error(ErrorKind::io, concat("cannot read ", path, ": ", last_error()));
+    if (n < 0) throw Error(ErrorKind::io, "cannot read ", path, ": ", last_error());
     if (n == 0) break;
     std::string_view part(chunk.data(), static_cast<std::size_t>(n));
     while (!part.empty()) {

@@ -64,7 +64,7 @@ void note_steps(const Timeline& timeline, const SampledSteps& sampled, const std
     for (const auto& stretches : step.ranks) useful.push_back(useful_ns(timeline, stretches));
     const double limit = (1.0 + 0.5 * slow.excess) * mean(useful, group, false);
     slow.steps += mean(useful, group, true) >= limit ? 1 : 0;
-    const auto most = std::max_element(useful.begin(), useful.end());
+    const auto most = std::ranges::max_element(useful);
     const double sum = std::accumulate(useful.begin(), useful.end(), 0.0);
     const double waiting = *most * static_cast<double>(useful.size()) - sum;
     all += waiting;
@@ -100,13 +100,13 @@ SlowRanks slow_ranks(const Timeline& timeline, const SampledSteps& sampled) {
   for (const auto& rank : ms) useful.push_back(std::accumulate(rank.begin(), rank.end(), 0.0));
   if (useful.size() < 2) return slow;
   std::vector<double> sorted = useful;
-  std::sort(sorted.begin(), sorted.end());
+  std::ranges::sort(sorted);
   slow.least_ms = sorted.front();
   slow.most_ms = sorted.back();
   const double limit = 0.5 * (sorted[(sorted.size() - 1) / 2] + sorted.back());
   std::vector<bool> group;
   for (const double value : useful) group.push_back(value > limit);
-  const auto count = static_cast<std::size_t>(std::count(group.begin(), group.end(), true));
+  const auto count = static_cast<std::size_t>(std::ranges::count(group, true));
   if (count == 0) return slow;
   slow.others_ms = mean(useful, group, false);
   slow.excess = slow.others_ms > 0.0 ? mean(useful, group, true) / slow.others_ms - 1.0 : 0.0;
@@ -150,8 +150,7 @@ std::vector<NetworkWait> network_waits(const Timeline& timeline, const SampledSt
   for (std::size_t t = 0; t < ms.size(); ++t) {
     if (ms[t] > 0.0) waits.push_back({static_cast<std::int32_t>(t), ms[t]});
   }
-  std::stable_sort(waits.begin(), waits.end(),
-                   [](const NetworkWait& a, const NetworkWait& b) { return a.ms > b.ms; });
+  std::ranges::stable_sort(waits, std::ranges::greater(), &NetworkWait::ms);
   return waits;
 }
 
@@ -160,7 +159,7 @@ std::vector<int> times_slowest(const Timeline& timeline, const SampledSteps& sam
   for (const SampledSteps::Step& step : sampled.steps) {
     std::vector<double> useful;
     for (const auto& stretches : step.ranks) useful.push_back(useful_ns(timeline, stretches));
-    ++times[static_cast<std::size_t>(std::max_element(useful.begin(), useful.end()) - useful.begin())];
+    ++times[static_cast<std::size_t>(std::ranges::max_element(useful) - useful.begin())];
   }
   return times;
 }

@@ -74,8 +74,8 @@ std::uint64_t step_of(const std::string& line) {
 void require_version(const std::string& line, const std::string& path) {
   const int version = std::atoi(line.c_str() + kHeader.size());
   if (version == kMetricsVersion) return;
-  throw Error(ErrorKind::io, concat("cannot append to ", path, ": it has version ", version,
-                                    ", this program writes ", kMetricsVersion, "; move it away"));
+  throw Error(ErrorKind::io, "cannot append to ", path, ": it has version ", version,
+              ", this program writes ", kMetricsVersion, "; move it away");
 }
 
 /// Keeps the first line and the complete lines up to `step`; removes overlong ones. Returns the largest step
@@ -150,7 +150,7 @@ std::uint64_t staleness_quantile(const comm::PushCounts& pushes, double share) {
 std::string pushes_text(const comm::PushCounts& pushes) {
   const std::uint64_t applied = sum_of(pushes.applied), dropped = sum_of(pushes.dropped);
   const auto most_mib = [](const std::vector<std::uint64_t>& bytes) {
-    return static_cast<double>(*std::max_element(bytes.begin(), bytes.end())) / (1 << 20);
+    return static_cast<double>(std::ranges::max(bytes)) / (1 << 20);
   };
   std::string text = fmt::format("{} applied ({} by worker)", applied, fmt::join(pushes.applied, ", "));
   if (dropped > 0) {

@@ -22,7 +22,7 @@ class MetricsReader {
 
   Metrics read() {
     const Descriptor file = open_file(entry_, O_RDONLY);
-    if (!file) throw Error(ErrorKind::io, concat("there is no ", path_));
+    if (!file) throw Error(ErrorKind::io, "there is no ", path_);
     for_each_line(file, path_, [&](const std::string& line, LineEnd end) { return take(line, end); });
     if (bad_lines_ > kMostProblems) {
       metrics_.problems.push_back(
@@ -78,7 +78,7 @@ class MetricsReader {
     if (object_.text("format") != "cifar_mpi metrics" || !(version >= 1.0))
       return "it is not the first line of a metrics.jsonl";
     if (version == 1.0) return {};
-    throw Error(ErrorKind::data, concat(path_, " has version ", version, "; this program reads 1"));
+    throw Error(ErrorKind::data, path_, " has version ", version, "; this program reads 1");
   }
 
   void take_report(std::uint64_t step) {

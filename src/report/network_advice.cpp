@@ -20,7 +20,7 @@ bool sums_with(const Timeline& timeline, std::string_view collective) {
 /// same on any number of ranks.
 bool can_compress(const Timeline& timeline, std::size_t nodes) {
   if (timeline.reproducible || timeline.wire != to_string(comm::Wire::fp32) || nodes < 2) return false;
-  return std::any_of(comm::collectives().begin(), comm::collectives().end(), [&](const auto& info) {
+  return std::ranges::any_of(comm::collectives(), [&](const auto& info) {
     return info.compresses != comm::Compresses::nothing && sums_with(timeline, info.name);
   });
 }
@@ -48,7 +48,7 @@ bool overlaps(const Timeline& timeline) {
   });
   if (order.empty()) return false;
   const std::vector<std::int32_t> last = predecessors(timeline, order.back().task, false);
-  return std::any_of(order.begin(), order.end(), [&](const CollectiveOrder& collective) {
+  return std::ranges::any_of(order, [&](const CollectiveOrder& collective) {
     return predecessors(timeline, collective.task, false) != last;
   });
 }

@@ -209,8 +209,8 @@ void PerfettoTrace::add_rank(Message& trace, const Timeline::Step& step, std::si
   for (std::size_t task = 0; task < spans.size(); ++task) {
     if (!spans[task].parts.empty()) order.push_back(task);
   }
-  std::stable_sort(order.begin(), order.end(),
-                   [&](std::size_t a, std::size_t b) { return spans[a].begin_ns < spans[b].begin_ns; });
+  std::ranges::stable_sort(
+      order, [&](std::size_t a, std::size_t b) { return spans[a].begin_ns < spans[b].begin_ns; });
   for (const std::size_t task : order) add_task(trace, step, rank, task, spans[task]);
   add_bytes_in_flight(trace, rank, spans);
 }

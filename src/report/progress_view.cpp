@@ -100,7 +100,7 @@ std::string Sparkline::text(int characters, bool utf8) const {
   if (heights.empty()) return {};
   static constexpr std::array<std::string_view, 8> kBlocks = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
   static constexpr std::array<std::string_view, 6> kAscii = {"_", ".", "-", "=", "+", "*"};
-  const auto [least, most] = std::minmax_element(heights.begin(), heights.end());
+  const auto [least, most] = std::ranges::minmax_element(heights);
   const double levels = utf8 ? kBlocks.size() : kAscii.size(), range = *most - *least;
   std::string text;
   for (const double height : heights) {

@@ -30,7 +30,7 @@ class Replayer {
 
   double run() {
     for (const SampledSteps::Step& step : sampled_.steps) run(step);
-    return took_.empty() ? 0.0 : *std::max_element(took_.begin(), took_.end());
+    return took_.empty() ? 0.0 : std::ranges::max(took_);
   }
 
  private:
@@ -200,7 +200,7 @@ void Replayer::note_if_ready(std::int32_t collective) {
 
 void Replayer::complete(const SampledSteps::Step& step, std::int32_t collective) {
   const Waits& own = waits(collective);
-  double latest = *std::max_element(began_.begin(), began_.end());
+  double latest = std::ranges::max(began_);
   for (std::size_t r = 0; r < done_.size(); ++r) {
     for (const std::int32_t work : own.work) latest = std::max(latest, done(r, work));
     if (own.before >= 0) latest = std::max(latest, done(r, own.before));

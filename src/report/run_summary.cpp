@@ -19,7 +19,7 @@ namespace cifar_mpi::report {
 namespace {
 
 std::string row(std::string_view name, const std::vector<double>& ms, double step_ms) {
-  const auto [least, most] = std::minmax_element(ms.begin(), ms.end());
+  const auto [least, most] = std::ranges::minmax_element(ms);
   const double mean = std::accumulate(ms.begin(), ms.end(), 0.0) / static_cast<double>(ms.size());
   return fmt::format("{:<20}|{:>9.2f} |{:>9.2f} |{:>9.2f} |{:>7.1f}", name, *least, mean, *most,
                      step_ms > 0.0 ? 100.0 * mean / step_ms : 0.0);
@@ -74,9 +74,8 @@ std::vector<std::string> budget_table(const Timeline& timeline) {
   if (e.steps == 0) return {};
   const double step_ms = std::accumulate(budget.step_ms.begin(), budget.step_ms.end(), 0.0) / e.ranks;
   std::vector<std::string> lines = {
-      concat("where the time of a step goes: ms of ", e.steps,
-             e.steps == 1 ? " sampled step" : " sampled steps", " on ", e.ranks,
-             e.ranks == 1 ? " rank" : " ranks"),
+      concat("where the time of a step goes: ms of ", counted(e.steps, "sampled step"), " on ",
+             counted(e.ranks, "rank")),
       fmt::format("{:<20}|{:>9} |{:>9} |{:>9} |{:>10}", "section", "min", "mean", "max", "% of step"),
       std::string(64, '-')};
   for (const auto& section : names_of(Section{})) {

@@ -25,8 +25,7 @@ std::vector<Stretch> slices_of(const Timeline& timeline, const RankStep& step, e
     slices.push_back({slice.task, begin, std::clamp(slice.end_ns, begin, last), false});
   }
   const auto earlier = [](const Stretch& a, const Stretch& b) { return a.begin_ns < b.begin_ns; };
-  if (!std::is_sorted(slices.begin(), slices.end(), earlier))
-    std::stable_sort(slices.begin(), slices.end(), earlier);
+  if (!std::ranges::is_sorted(slices, earlier)) std::ranges::stable_sort(slices, earlier);
   return slices;
 }
 
@@ -175,15 +174,14 @@ SampledSteps sampled_steps(const Timeline& timeline) {
   std::size_t world = timeline.hosts.size();
   for (const Timeline::Step& step : timeline.steps) world = std::max(world, step.ranks.size());
   for (int rank = 0; rank < static_cast<int>(world); ++rank) {
-    const bool any = std::any_of(timeline.steps.begin(), timeline.steps.end(),
-                                 [&](const Timeline::Step& step) { return seen(step, rank); });
+    const bool any =
+        std::ranges::any_of(timeline.steps, [&](const Timeline::Step& step) { return seen(step, rank); });
     (any ? sampled.ranks : sampled.missing).push_back(rank);
   }
   if (sampled.ranks.empty()) return sampled;
   const std::vector<bool> waits = waiting_tasks(timeline);
   for (const Timeline::Step& step : timeline.steps) {
-    if (!std::all_of(sampled.ranks.begin(), sampled.ranks.end(),
-                     [&](int rank) { return seen(step, rank); })) {
+    if (!std::ranges::all_of(sampled.ranks, [&](int rank) { return seen(step, rank); })) {
       ++sampled.left_out;
       continue;
     }

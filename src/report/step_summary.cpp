@@ -8,7 +8,7 @@ namespace cifar_mpi::report {
 namespace {
 
 void make_visible(std::span<const float> image, std::uint8_t* out) {
-  const auto [least, most] = std::minmax_element(image.begin(), image.end());
+  const auto [least, most] = std::ranges::minmax_element(image);
   const bool has_negative = *least < 0.0f;
   const float reach = has_negative ? std::max(-*least, *most) : *most;
   const float scale = reach > 0.0f ? (has_negative ? 127.0f : 255.0f) / reach : 0.0f;

@@ -40,12 +40,11 @@ void find_groups(const hdf5::Reader& file, const std::string& group, int depth,
 
 void require(bool holds, const hdf5::Reader& file, const std::string& group, const char* expected) {
   if (holds) return;
-  throw Error(ErrorKind::checkpoint,
-              concat(file.path(), " is damaged: ", group, " does not hold ", expected));
+  throw Error(ErrorKind::checkpoint, file.path(), " is damaged: ", group, " does not hold ", expected);
 }
 
 bool rises(const std::vector<std::uint64_t>& steps) {
-  return std::adjacent_find(steps.begin(), steps.end(), std::greater_equal<>()) == steps.end();
+  return std::ranges::adjacent_find(steps, std::greater_equal<>()) == steps.end();
 }
 
 }  // namespace
@@ -137,9 +136,8 @@ SummaryHistory SummaryHistory::read(const DirectoryEntry& entry, std::uint64_t c
     history.lacking_ = file.attribute<std::string>("/activations", "lacking");
   if (file.has("/images")) {
     const hdf5::Dims dims = file.dims("/images");
-    const bool plain = dims.size() == 4 && std::all_of(dims.begin(), dims.end(), [](std::uint64_t n) {
-                         return n > 0 && n <= kMostExtent;
-                       });
+    const bool plain = dims.size() == 4 &&
+                       std::ranges::all_of(dims, [](std::uint64_t n) { return n > 0 && n <= kMostExtent; });
     require(plain, file, "/images", "[n, height, width, channels], each from 1 to 4096");
     history.images_ = {{static_cast<int>(dims[1]), static_cast<int>(dims[2]), static_cast<int>(dims[3])},
                        file.read<std::uint8_t>("/images")};

@@ -84,7 +84,7 @@ void write_steps(hdf5::Writer& file, const Timeline& timeline) {
 }
 
 [[noreturn]] void refuse(const hdf5::Reader& file, const std::string& what) {
-  throw Error(ErrorKind::checkpoint, concat("cannot use the timeline '", file.path(), "': ", what));
+  throw Error(ErrorKind::checkpoint, "cannot use the timeline '", file.path(), "': ", what);
 }
 
 /// Reads a data set of exactly these dims.
@@ -109,7 +109,7 @@ std::vector<T> read_list(const hdf5::Reader& file, const char* object) {
 /// Checks the offsets of the parts of a list of `size` entries; the last offset is the end.
 void require_parts(const hdf5::Reader& file, const char* object, const std::vector<std::uint64_t>& first,
                    std::uint64_t size) {
-  if (first.front() != 0 || first.back() != size || !std::is_sorted(first.begin(), first.end()))
+  if (first.front() != 0 || first.back() != size || !std::ranges::is_sorted(first))
     refuse(file, concat(object, " does not divide ", size, " entries into parts"));
 }
 
@@ -181,7 +181,7 @@ void charge_analysis(const hdf5::Reader& file, const std::vector<TimelineTask>& 
 std::vector<Timeline::Step> read_steps(const hdf5::Reader& file, std::size_t tasks, std::uint64_t ranks) {
   const auto numbers = read_list<std::uint64_t>(file, "/steps/step");
   const std::uint64_t count = numbers.size();
-  if (std::adjacent_find(numbers.begin(), numbers.end(), std::greater_equal<>()) != numbers.end())
+  if (std::ranges::adjacent_find(numbers, std::greater_equal<>()) != numbers.end())
     refuse(file, "its steps are not in ascending order");
   const auto begin = read<std::int64_t>(file, "/steps/begin_ns", {count, ranks});
   const auto end = read<std::int64_t>(file, "/steps/end_ns", {count, ranks});

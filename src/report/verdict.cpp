@@ -162,7 +162,7 @@ std::string Verdict::wander() const {
   for (std::size_t r = 0; r < times.size(); ++r) {
     if (times[r] > 0) order.emplace_back(-times[r], sampled_.ranks[r]);
   }
-  std::sort(order.begin(), order.end());
+  std::ranges::sort(order);
   std::vector<std::string> words;
   for (std::size_t i = 0; i < std::min<std::size_t>(order.size(), 3); ++i)
     words.push_back(concat("rank ", order[i].second, " in ", -order[i].first));
@@ -183,7 +183,7 @@ std::string Verdict::host_work() const {
 
 std::string Verdict::order() const {
   const std::vector<double> between = between_steps_ms(sampled_);
-  const auto most = std::max_element(between.begin(), between.end());
+  const auto most = std::ranges::max_element(between);
   const double others = (std::accumulate(between.begin(), between.end(), 0.0) - *most) /
                         std::max(1.0, static_cast<double>(between.size()) - 1.0);
   if (*most - others >= 0.5 * losses_.order) {
@@ -250,16 +250,15 @@ std::string Verdict::main_sentence() const {
     candidates.push_back({(nothing_else ? 1.0 : 0.5) * per_step_ms(), &Verdict::small_batch});
   if (ms_of(Section::input) >= kMuch * losses_.step)
     candidates.push_back({0.5 * ms_of(Section::input), &Verdict::slow_input});
-  const auto worst = std::max_element(candidates.begin(), candidates.end(),
-                                      [](const Candidate& a, const Candidate& b) { return a.ms < b.ms; });
+  const auto worst = std::ranges::max_element(candidates, {}, &Candidate::ms);
   const std::string sentence = matters(worst->ms) ? (this->*worst->sentence)() : all_well();
   return fmt::format("{:.2f}: {}", e_.parallel, sentence);
 }
 
 std::string Verdict::scaling() const {
   const double times = 1.0 / *e_.computation_scaling;
-  const std::string than = concat(" the computing time that it takes on ", e_.baseline_ranks,
-                                  e_.baseline_ranks == 1 ? " rank" : " ranks");
+  const std::string than =
+      concat(" the computing time that it takes on ", counted(e_.baseline_ranks, "rank"));
   if (e_.baseline_ranks >= e_.ranks) {
     return fmt::format("an image takes {:.2f} times{}; a baseline with fewer ranks would show how it scales",
                        times, than);
@@ -313,15 +312,15 @@ std::vector<std::string> notes(const Efficiencies& e, const Timeline& timeline, 
     lines.emplace_back("a step here is all local steps between two averagings plus the averaging");
   if (!e.missing_ranks.empty())
     lines.push_back(concat(rank_list(e.missing_ranks), " recorded no samples: the numbers cover the other ",
-                           e.ranks, e.ranks == 1 ? " rank" : " ranks"));
+                           counted(e.ranks, "rank")));
   if (e.left_out_steps > 0)
     lines.push_back(concat(e.left_out_steps, " of ", e.steps + e.left_out_steps,
                            " sampled steps lack a rank and are left out"));
   if (e.steps < kFewSteps)
-    lines.push_back(concat("only ", e.steps, e.steps == 1 ? " sampled step" : " sampled steps",
-                           ": a longer run gives a more reliable verdict"));
+    lines.push_back(
+        concat("only ", counted(e.steps, "sampled step"), ": a longer run gives a more reliable verdict"));
   const auto& uncertain = timeline.clock_uncertainty_ns;
-  const auto worst = std::max_element(uncertain.begin(), uncertain.end());
+  const auto worst = std::ranges::max_element(uncertain);
   if (worst != uncertain.end() && 1e-6 * static_cast<double>(*worst) > 0.02 * e.step_ms) {
     lines.push_back(
         fmt::format("the clocks of the hosts are known only to within {:.2f} ms: the split between transfer "

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <charconv>
 #include <cmath>
 #include <limits>
 #include <map>
@@ -12,6 +11,7 @@
 #include <string_view>
 
 #include "cifar_mpi/base/hash.hpp"
+#include "cifar_mpi/base/parse_number.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "hdf5/hdf5.hpp"
 
@@ -25,6 +25,7 @@ constexpr const char* kRunningMeaning =
     "means and variances that BatchNorm has seen, which evaluation uses with the weights of the same average";
 constexpr std::string_view kSeparator = " = ";
 constexpr const char* kBatches = "/progress/batches";
+constexpr const char* kProvenance = "/provenance";
 
 std::vector<std::string> as_lines(const RunFingerprint& items) {
   std::vector<std::string> lines;
@@ -37,7 +38,7 @@ RunFingerprint from_lines(const std::vector<std::string>& lines, const std::stri
   for (const std::string& line : lines) {
     // They are sent to the other ranks, one per line.
     if (line.find_first_of("\r\n") != std::string::npos)
-      throw Error(ErrorKind::checkpoint, concat(path, " is damaged: a setting in it has a line break"));
+      throw Error(ErrorKind::checkpoint, path, " is damaged: a setting in it has a line break");
     const std::size_t at = std::min(line.find(kSeparator), line.size());
     items.emplace_back(line.substr(0, at), line.substr(std::min(at + kSeparator.size(), line.size())));
   }
@@ -106,7 +107,7 @@ class Content {
 void put_tensors(Content& content, const char* group, const char* meaning,
                  const std::vector<NamedTensor>& tensors, bool running) {
   const auto wanted = [&](const NamedTensor& tensor) { return tensor.running == running; };
-  if (running && std::none_of(tensors.begin(), tensors.end(), wanted)) return;
+  if (running && std::ranges::none_of(tensors, wanted)) return;
   content.group(group);
   // In forward order for the reader; the table has the order in which backward finishes.
   for (auto tensor = tensors.rbegin(); tensor != tensors.rend(); ++tensor) {
@@ -160,30 +161,36 @@ std::uint64_t put_content(hdf5::Writer* file, const Checkpoint& checkpoint) {
 
 std::string hash_text(std::uint64_t hash) { return fmt::format("{:016x}", hash); }
 
+/// Texts that every file has, and those it has unless they are empty.
+using Text = std::pair<const char*, std::string Provenance::*>;
+constexpr Text kTexts[] = {{"learning_rate_rule", &Provenance::learning_rate_rule},
+                           {"precision", &Provenance::precision},
+                           {"backend", &Provenance::backend},
+                           {"kernels", &Provenance::kernels},
+                           {"git_revision", &Provenance::git_revision},
+                           {"time", &Provenance::time}};
+constexpr Text kTextsIfAny[] = {{"self_check", &Provenance::self_check},
+                                {"initialized_from", &Provenance::initialized_from},
+                                {"changes", &Provenance::changes}};
+
 void write_provenance(hdf5::Writer& file, const Provenance& from) {
-  const char* group = "/provenance";
+  const char* const group = kProvenance;
   file.group(group);
   file.attribute(group, "ranks", static_cast<std::int64_t>(from.ranks));
   file.attribute(group, "global_batch", from.global_batch);
   file.attribute(group, "learning_rate", from.learning_rate);
-  file.attribute(group, "learning_rate_rule", from.learning_rate_rule);
-  file.attribute(group, "precision", from.precision);
-  file.attribute(group, "backend", from.backend);
-  file.attribute(group, "kernels", from.kernels);
-  file.attribute(group, "git_revision", from.git_revision);
-  file.attribute(group, "time", from.time);
+  for (const auto& [name, text] : kTexts) file.attribute(group, name, from.*text);
   if (from.test_accuracy) file.attribute(group, "test_accuracy", *from.test_accuracy);
   file.attribute(group, "views", static_cast<std::int64_t>(from.views));
-  if (!from.self_check.empty()) file.attribute(group, "self_check", from.self_check);
-  if (!from.initialized_from.empty()) file.attribute(group, "initialized_from", from.initialized_from);
-  if (!from.changes.empty()) file.attribute(group, "changes", from.changes);
+  for (const auto& [name, text] : kTextsIfAny)
+    if (!(from.*text).empty()) file.attribute(group, name, from.*text);
   file.write_strings("/provenance/configuration", {from.configuration});
 }
 
 /// 0: unknown, as in older files, which may compare with any.
 int read_views(const hdf5::Reader& file) {
-  if (!file.has_attribute("/provenance", "views")) return 0;
-  return static_cast<int>(std::clamp<std::int64_t>(file.attribute<std::int64_t>("/provenance", "views"), 0,
+  if (!file.has_attribute(kProvenance, "views")) return 0;
+  return static_cast<int>(std::clamp<std::int64_t>(file.attribute<std::int64_t>(kProvenance, "views"), 0,
                                                    std::numeric_limits<int>::max()));
 }
 
@@ -198,7 +205,7 @@ void read_tensors(const hdf5::Reader& file, const std::string& group, bool runni
       tensor.name = concat(layer, '/', part);
       const hdf5::Dims dims = file.dims(object);
       if (dims.size() > 4)
-        throw Error(ErrorKind::checkpoint, concat(file.path(), ": ", object, " has more than 4 dimensions"));
+        throw Error(ErrorKind::checkpoint, file.path(), ": ", object, " has more than 4 dimensions");
       for (const std::uint64_t d : dims) tensor.shape.append(static_cast<std::int64_t>(d));
       tensor.dims = file.attribute<std::string>(object, "dims");
       tensor.values = file.read<float>(object);
@@ -209,13 +216,12 @@ void read_tensors(const hdf5::Reader& file, const std::string& group, bool runni
 
 void require_format(const hdf5::Reader& file) {
   if (!file.has_format(kFormat)) {
-    throw Error(ErrorKind::checkpoint,
-                concat(file.path(), " is an HDF5 file, but not a cifar_mpi checkpoint"));
+    throw Error(ErrorKind::checkpoint, file.path(), " is an HDF5 file, but not a cifar_mpi checkpoint");
   }
   const auto version = file.attribute<std::int64_t>("/", "version");
   if (version < kOldestVersion || version > kVersion) {
-    throw Error(ErrorKind::checkpoint, concat(file.path(), " has checkpoint version ", version,
-                                              "; this program reads ", kOldestVersion, " to ", kVersion));
+    throw Error(ErrorKind::checkpoint, file.path(), " has checkpoint version ", version,
+                "; this program reads ", kOldestVersion, " to ", kVersion);
   }
 }
 
@@ -223,8 +229,8 @@ void require_format(const hdf5::Reader& file) {
 int read_count(const hdf5::Reader& file, const char* group, const char* name) {
   const auto value = file.attribute<double>(group, name);
   if (!(value >= 0.0 && value <= std::numeric_limits<int>::max()) || value != std::floor(value)) {
-    throw Error(ErrorKind::checkpoint, concat(file.path(), " is damaged: ", name, " of ", group, " is ",
-                                              value, ", which is not a number of steps"));
+    throw Error(ErrorKind::checkpoint, file.path(), " is damaged: ", name, " of ", group, " is ", value,
+                ", which is not a number of steps");
   }
   return static_cast<int>(value);
 }
@@ -234,8 +240,8 @@ optim::OptimizerSpec read_optimizer(const hdf5::Reader& file) {
   const auto name = file.attribute<std::string>(group, "kind");
   const auto kind = find_name<optim::OptimizerKind>(name);
   if (!kind) {
-    throw Error(ErrorKind::checkpoint, concat(file.path(), " was trained with the optimizer ", name,
-                                              ", which this program does not have"));
+    throw Error(ErrorKind::checkpoint, file.path(), " was trained with the optimizer ", name,
+                ", which this program does not have");
   }
   optim::OptimizerSpec spec;
   spec.kind = *kind;
@@ -256,13 +262,12 @@ std::vector<std::uint64_t> read_batches(const hdf5::Reader& file) {
   std::vector<std::uint64_t> batches;
   if (!file.has(kBatches)) return batches;
   for (const std::string& line : file.read_strings(kBatches)) {
-    std::uint64_t count = 0;
-    const auto [end, error] = std::from_chars(line.data(), line.data() + line.size(), count);
-    if (error != std::errc() || end != line.data() + line.size() || count > kMost) {
-      throw Error(ErrorKind::checkpoint, concat(file.path(), " is damaged: ", kBatches, " holds \"", line,
-                                                "\", which is not a number of batches"));
+    const auto count = parse_number<std::uint64_t>(line);
+    if (!count || *count > kMost) {
+      throw Error(ErrorKind::checkpoint, file.path(), " is damaged: ", kBatches, " holds \"", line,
+                  "\", which is not a number of batches");
     }
-    batches.push_back(count);
+    batches.push_back(*count);
   }
   return batches;
 }
@@ -270,7 +275,7 @@ std::vector<std::uint64_t> read_batches(const hdf5::Reader& file) {
 /// Requires the parts that every run has, because the hash also matches a file written without them.
 void require_complete(const Checkpoint& checkpoint, const std::string& path) {
   const auto require = [&](bool present, const char* object) {
-    if (!present) throw Error(ErrorKind::checkpoint, concat(path, " is damaged: its ", object, " is empty"));
+    if (!present) throw Error(ErrorKind::checkpoint, path, " is damaged: its ", object, " is empty");
   };
   for (const optim::StateRow& row : rows_of(checkpoint)) {
     require(!checkpoint.state[row.role].empty(), row.group);
@@ -323,7 +328,7 @@ void require_checkpoint(const InputFile& named) {
     require_format(file);
   } catch (const Error& error) {
     constexpr const char* kRemedy = "; name a run directory that has a checkpoint, or the file of one";
-    throw Error(error.kind(), concat(error.what(), is_one ? "" : kRemedy));
+    throw Error(error.kind(), error.what(), is_one ? "" : kRemedy);
   }
 }
 
@@ -349,33 +354,23 @@ Checkpoint read_checkpoint(const InputFile& opened) {
   progress.identity = from_lines(file.read_strings("/progress/identity"), path);
   progress.resolved = from_lines(file.read_strings("/progress/resolved"), path);
   Provenance& from = checkpoint.provenance;
-  from.ranks = static_cast<int>(std::clamp<std::int64_t>(file.attribute<std::int64_t>("/provenance", "ranks"),
+  from.ranks = static_cast<int>(std::clamp<std::int64_t>(file.attribute<std::int64_t>(kProvenance, "ranks"),
                                                          0, std::numeric_limits<int>::max()));
-  from.global_batch = file.attribute<std::uint64_t>("/provenance", "global_batch");
-  from.learning_rate = file.attribute<double>("/provenance", "learning_rate");
-  from.learning_rate_rule = file.attribute<std::string>("/provenance", "learning_rate_rule");
-  from.precision = file.attribute<std::string>("/provenance", "precision");
-  from.backend = file.attribute<std::string>("/provenance", "backend");
-  from.kernels = file.attribute<std::string>("/provenance", "kernels");
-  from.git_revision = file.attribute<std::string>("/provenance", "git_revision");
-  from.time = file.attribute<std::string>("/provenance", "time");
-  if (file.has_attribute("/provenance", "test_accuracy")) {
-    from.test_accuracy = file.attribute<double>("/provenance", "test_accuracy");
+  from.global_batch = file.attribute<std::uint64_t>(kProvenance, "global_batch");
+  from.learning_rate = file.attribute<double>(kProvenance, "learning_rate");
+  for (const auto& [name, text] : kTexts) from.*text = file.attribute<std::string>(kProvenance, name);
+  if (file.has_attribute(kProvenance, "test_accuracy")) {
+    from.test_accuracy = file.attribute<double>(kProvenance, "test_accuracy");
   }
   from.views = read_views(file);
-  if (file.has_attribute("/provenance", "self_check"))
-    from.self_check = file.attribute<std::string>("/provenance", "self_check");
-  if (file.has_attribute("/provenance", "initialized_from")) {
-    from.initialized_from = file.attribute<std::string>("/provenance", "initialized_from");
-  }
-  if (file.has_attribute("/provenance", "changes"))
-    from.changes = file.attribute<std::string>("/provenance", "changes");
+  for (const auto& [name, text] : kTextsIfAny)
+    if (file.has_attribute(kProvenance, name)) from.*text = file.attribute<std::string>(kProvenance, name);
   const std::vector<std::string> configuration = file.read_strings("/provenance/configuration");
   if (!configuration.empty()) from.configuration = configuration.front();
   const auto written = file.attribute<std::string>("/", "content_hash");
   if (const std::string found = hash_text(content_hash(checkpoint)); found != written) {
-    throw Error(ErrorKind::checkpoint,
-                concat(path, " is damaged: its content has the hash ", found, " instead of ", written));
+    throw Error(ErrorKind::checkpoint, path, " is damaged: its content has the hash ", found, " instead of ",
+                written);
   }
   require_complete(checkpoint, path);
   return checkpoint;
@@ -383,10 +378,10 @@ Checkpoint read_checkpoint(const InputFile& opened) {
 
 std::optional<double> recorded_test_accuracy(const InputFile& opened, int views) try {
   const hdf5::Reader file(opened, ErrorKind::checkpoint);
-  if (!file.has_attribute("/provenance", "test_accuracy")) return std::nullopt;
+  if (!file.has_attribute(kProvenance, "test_accuracy")) return std::nullopt;
   if (const int recorded = read_views(file); views > 0 && recorded > 0 && recorded != views)
     return std::nullopt;
-  return file.attribute<double>("/provenance", "test_accuracy");
+  return file.attribute<double>(kProvenance, "test_accuracy");
 } catch (const Error&) {
   return std::nullopt;
 }
@@ -404,17 +399,16 @@ std::vector<NamedTensor> match_tensors(std::vector<NamedTensor> tensors, const m
     if (running && !with_running) continue;
     auto found = by_name.extract(param.name);
     if (found.empty() || found.mapped().running != running)
-      throw Error(ErrorKind::checkpoint, concat(path, " lacks ", param.name, "; it is of another model"));
+      throw Error(ErrorKind::checkpoint, path, " lacks ", param.name, "; it is of another model");
     if (found.mapped().shape != param.shape) {
-      throw Error(ErrorKind::checkpoint,
-                  concat(path, ": ", param.name, " is ", to_string(found.mapped().shape), " instead of ",
-                         to_string(param.shape), "; it is of another model or dataset"));
+      throw Error(ErrorKind::checkpoint, path, ": ", param.name, " is ", to_string(found.mapped().shape),
+                  " instead of ", to_string(param.shape), "; it is of another model or dataset");
     }
     matched.push_back(std::move(found.mapped()));
   }
   if (!by_name.empty()) {
-    throw Error(ErrorKind::checkpoint, concat(path, " holds ", by_name.begin()->first,
-                                              ", which this model does not have; it is of another model"));
+    throw Error(ErrorKind::checkpoint, path, " holds ", by_name.begin()->first,
+                ", which this model does not have; it is of another model");
   }
   return matched;
 }

@@ -16,7 +16,7 @@ constexpr std::size_t kMostClasses = 255;
 void require_sound(const EvaluationFile& e, const hdf5::Dims& confusion, const hdf5::Dims& images,
                    const std::string& path) {
   const auto require = [&](bool sound, const char* what) {
-    if (!sound) throw Error(ErrorKind::checkpoint, concat(path, " is damaged: ", what));
+    if (!sound) throw Error(ErrorKind::checkpoint, path, " is damaged: ", what);
   };
   const std::size_t classes = e.label_names.size(), n = e.labels.size();
   require(classes >= 2 && classes <= kMostClasses, "it does not have 2 to 255 /label_names");
@@ -26,18 +26,16 @@ void require_sound(const EvaluationFile& e, const hdf5::Dims& confusion, const h
   require(n <= kMostWrongImages && e.predictions.size() == n && e.indices.size() == n && images[0] == n,
           "the data sets of its /wrong differ in length");
   const auto a_class = [&](std::uint8_t label) { return label < classes; };
-  require(std::all_of(e.labels.begin(), e.labels.end(), a_class) &&
-              std::all_of(e.predictions.begin(), e.predictions.end(), a_class),
+  require(std::ranges::all_of(e.labels, a_class) && std::ranges::all_of(e.predictions, a_class),
           "its /wrong names a class that it does not have");
   const Mistakes& all = e.mistakes;
   const std::size_t m = all.indices.size();
   require(all.labels.size() == m && all.predictions.size() == m && all.probabilities.size() == m &&
               (all.files.empty() || all.files.size() == m),
           "the data sets of its /mistakes differ in length");
-  require(std::all_of(all.labels.begin(), all.labels.end(), a_class) &&
-              std::all_of(all.predictions.begin(), all.predictions.end(), a_class),
+  require(std::ranges::all_of(all.labels, a_class) && std::ranges::all_of(all.predictions, a_class),
           "its /mistakes names a class that it does not have");
-  require(std::is_sorted(all.indices.begin(), all.indices.end()), "its /mistakes are not in order");
+  require(std::ranges::is_sorted(all.indices), "its /mistakes are not in order");
 }
 
 void write(hdf5::Writer& file, const Mistakes& mistakes) {
@@ -98,9 +96,8 @@ EvaluationFile read_evaluation(const DirectoryEntry& entry) {
                         images[1] <= kMostWrongPixels && images[2] <= kMostWrongPixels && images[3] >= 1 &&
                         images[3] <= 4;
   if (!drawable || hdf5::count(confusion) > kMostClasses * kMostClasses)
-    throw Error(ErrorKind::checkpoint,
-                concat(file.path(), " is damaged: /wrong/images are ", hdf5::to_string(images),
-                       ", /confusion is ", hdf5::to_string(confusion)));
+    throw Error(ErrorKind::checkpoint, file.path(), " is damaged: /wrong/images are ",
+                hdf5::to_string(images), ", /confusion is ", hdf5::to_string(confusion));
   e.confusion = file.read<std::uint64_t>("/confusion");
   e.image = {static_cast<int>(images[1]), static_cast<int>(images[2]), static_cast<int>(images[3])};
   e.images = file.read<std::uint8_t>("/wrong/images");

@@ -1,5 +1,3 @@
-#include "run/init_from.hpp"
-
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -47,9 +45,8 @@ class Comparison {
   }
 
   [[noreturn]] void refuse(const std::string& name, const std::string& there, const std::string& here) const {
-    throw Error(ErrorKind::checkpoint,
-                concat("cannot start from a network of other shapes: ", name, " of ", path_, " is ", there,
-                       ", this run's is ", here, advice(identity_)));
+    throw Error(ErrorKind::checkpoint, "cannot start from a network of other shapes: ", name, " of ", path_,
+                " is ", there, ", this run's is ", here, advice(identity_));
   }
 
  private:
@@ -60,8 +57,8 @@ class Comparison {
 std::vector<std::size_t> in_forward_order(const model::ParamTable& params) {
   std::vector<std::size_t> order(params.size());
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(),
-                   [&](std::size_t a, std::size_t b) { return params[a].seed_index < params[b].seed_index; });
+  std::ranges::stable_sort(
+      order, [&](std::size_t a, std::size_t b) { return params[a].seed_index < params[b].seed_index; });
   return order;
 }
 
@@ -93,8 +90,8 @@ std::string initialize_from(const std::string& asked, const model::ParamTable& p
     if (!comparison.same_classes(params[p], tensors, in_classifier(params[p]))) new_classifier = true;
   }
   for (const auto& [name, tensor] : tensors) {
-    const bool known = std::any_of(params.begin(), params.end(),
-                                   [&](const model::Param& param) { return param.name == name; });
+    const bool known =
+        std::ranges::any_of(params, [&](const model::Param& param) { return param.name == name; });
     if (!known) comparison.refuse(name, to_string(tensor.shape), "missing");
   }
 

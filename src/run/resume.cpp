@@ -12,7 +12,6 @@
 
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/run/run_directory.hpp"
-#include "run/init_from.hpp"
 
 namespace cifar_mpi::run {
 namespace {
@@ -25,21 +24,12 @@ std::string newest_later_than(const Directory& run, std::uint64_t step) {
   return steps.empty() || steps.back() <= step ? std::string() : checkpoint_path(run.path(), steps.back());
 }
 
-/// Empty if `path` is not a folder.
-std::optional<Directory> folder_at(const std::string& path) {
-  try {
-    return Directory(path);
-  } catch (const Error&) {
-    return std::nullopt;
-  }
-}
-
 /// Whether `path` names the run directory itself.
 bool is_run(const std::string& path, const Directory& run) {
-  const std::optional<Directory> folder = folder_at(path);
+  const Directory folder = Directory::if_any(path);
   struct stat a {
   }, b{};
-  return folder && ::fstat((*folder / "lock").folder(), &a) == 0 &&
+  return folder && ::fstat((folder / "lock").folder(), &a) == 0 &&
          ::fstat((run / "lock").folder(), &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
 }
 
@@ -53,18 +43,16 @@ std::optional<FoundCheckpoint> look_for_checkpoint(const StartRequest& asked, co
     // A restart would resume from those.
     if (const std::string later = newest_later_than(*asked.run, found.content.progress.step);
         !later.empty()) {
-      throw Error(ErrorKind::checkpoint, concat(later, " is of a later step than ", asked.resume, " (step ",
-                                                found.content.progress.step,
-                                                "), and the next start would resume from it; choose another ",
-                                                "--run-dir, or move the later checkpoints away"));
+      throw Error(ErrorKind::checkpoint, later, " is of a later step than ", asked.resume, " (step ",
+                  found.content.progress.step, "), and the next start would resume from it; choose another ",
+                  "--run-dir, or move the later checkpoints away");
     }
     return found;
   }
   const std::vector<std::uint64_t> steps = list_checkpoints(*asked.run);
   if (steps.empty()) return std::nullopt;
-  throw Error(ErrorKind::checkpoint,
-              concat(asked.run->path(), " already holds a run at step ", steps.back(),
-                     "; with --resume never, remove the directory or choose another --run-dir"));
+  throw Error(ErrorKind::checkpoint, asked.run->path(), " already holds a run at step ", steps.back(),
+              "; with --resume never, remove the directory or choose another --run-dir");
 }
 
 void broadcast(const comm::World& world, std::vector<NamedTensor>& tensors) {
@@ -94,13 +82,13 @@ void begin_with_other_weights(const StartRequest& asked, const model::ParamTable
 
 void require_same_beginning(const StartRequest& asked, const FoundCheckpoint& found) {
   if (asked.init_from.empty() || !found.content.provenance.initialized_from.empty()) return;
-  throw Error(ErrorKind::checkpoint,
-              concat(found.path, " holds a run that did not begin with the weights of another one; omit ",
-                     "--init-from to resume it, or choose another --run-dir for a new run"));
+  throw Error(ErrorKind::checkpoint, found.path,
+              " holds a run that did not begin with the weights of another one; omit ",
+              "--init-from to resume it, or choose another --run-dir for a new run");
 }
 
 bool has(const std::vector<std::string>& names, const std::string& name) {
-  return std::find(names.begin(), names.end(), name) != names.end();
+  return std::ranges::find(names, name) != names.end();
 }
 
 /// What to do about an item that differs.
@@ -170,14 +158,14 @@ std::optional<FoundCheckpoint> newest_valid_checkpoint(const Directory& run, con
   for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
     const InputFile file = open_checkpoint(run, *step);
     const auto refuse = [&](ErrorKind kind, const std::string& why) {
-      throw Error(kind, concat("cannot read ", file.path(), ": ", why,
-                               "; repair it, or move the file away to resume from an older checkpoint"));
+      throw Error(kind, "cannot read ", file.path(), ": ", why,
+                  "; repair it, or move the file away to resume from an older checkpoint");
     };
     try {
       FoundCheckpoint found{file.path(), read_checkpoint(file)};
       if (found.content.progress.step == *step) return found;
-      throw Error(ErrorKind::checkpoint, concat(file.path(), " holds step ", found.content.progress.step,
-                                                ", but its name has another step"));
+      throw Error(ErrorKind::checkpoint, file.path(), " holds step ", found.content.progress.step,
+                  ", but its name has another step");
     } catch (const std::bad_alloc&) {
       refuse(ErrorKind::device, "not enough memory for it");
     } catch (const Error& error) {
@@ -187,14 +175,14 @@ std::optional<FoundCheckpoint> newest_valid_checkpoint(const Directory& run, con
       log.warn(concat("skipping a damaged checkpoint: ", error.what()));
     }
   }
-  throw Error(ErrorKind::checkpoint,
-              concat(run.path(), " holds no checkpoint that can be read; the newest: ", first_problem,
-                     "; to start over, remove the directory or choose another --run-dir"));
+  throw Error(ErrorKind::checkpoint, run.path(),
+              " holds no checkpoint that can be read; the newest: ", first_problem,
+              "; to start over, remove the directory or choose another --run-dir");
 }
 
 FoundCheckpoint read_asked_checkpoint(const std::string& path, const Log& log) {
-  if (const std::optional<Directory> folder = folder_at(path)) {
-    if (auto found = newest_valid_checkpoint(*folder, log)) return std::move(*found);
+  if (const Directory folder = Directory::if_any(path)) {
+    if (auto found = newest_valid_checkpoint(folder, log)) return std::move(*found);
   }
   const InputFile file = open_checkpoint(path);
   require_checkpoint(file);
@@ -216,9 +204,8 @@ Start find_start(const StartRequest& asked, const std::function<std::vector<Name
       start.changes += concat("step ", found->content.progress.step, ": ", start.changed, '\n');
     require_same_beginning(asked, *found);
     if (const auto kind = found->content.optimizer.kind; kind != asked.optimizer) {
-      throw Error(ErrorKind::checkpoint, concat(found->path, " holds the state of the optimizer ",
-                                                to_string(kind), ", but is of a run with ",
-                                                to_string(asked.optimizer), "; choose another checkpoint"));
+      throw Error(ErrorKind::checkpoint, found->path, " holds the state of the optimizer ", to_string(kind),
+                  ", but is of a run with ", to_string(asked.optimizer), "; choose another checkpoint");
     }
     for (const optim::StateRow& row : rows) {
       start.state[row.role] = match_tensors(std::move(found->content.state[row.role]), params, found->path,
@@ -276,9 +263,8 @@ std::string require_same_run(const RunFingerprint& found, const StartRequest& as
       return;
     }
     const char* const be = item.starts_with("dataset ") && item.ends_with('s') ? " are " : " is ";
-    throw Error(ErrorKind::checkpoint,
-                concat(path, " holds a run of another configuration: its ", item, be, then, ", this one's",
-                       be, now, advice.empty() ? usual_advice(item, asked, path) : advice));
+    throw Error(ErrorKind::checkpoint, path, " holds a run of another configuration: its ", item, be, then,
+                ", this one's", be, now, advice.empty() ? usual_advice(item, asked, path) : advice);
   };
   for (const auto& [name, value] : asked.fingerprint) {
     const std::string* then = find_item(found, name);
@@ -384,9 +370,8 @@ std::vector<std::string> resume_notes(const Start& start, const StartedRun& now)
   for (const ChangedSetting& setting : changed) notes.push_back(setting.note);
   // A different precision or number of threads or ranks, which is already reported, explains different
   // kernels.
-  const bool explained = std::any_of(changed.begin(), changed.end(), [](const ChangedSetting& setting) {
-    return !concerns_sums(setting.name);
-  });
+  const bool explained = std::ranges::any_of(
+      changed, [](const ChangedSetting& setting) { return !concerns_sums(setting.name); });
   const std::string kernels = changed_kernels(start.kernels, now.kernels);
   if (!explained && !kernels.empty()) notes.push_back(kernels);
   if (now.compares_evaluations && start.views != 0 && start.views != now.views) {
@@ -398,8 +383,8 @@ std::vector<std::string> resume_notes(const Start& start, const StartedRun& now)
   const std::int64_t then = find_number(start.progress.resolved, "ranks").value_or(0);
   if (then < 1 || then == now.ranks) return notes;
   if (now.by_worker || !start.progress.batches.empty()) {
-    notes.push_back(concat("note: the samples of each of ", now.ranks,
-                           now.ranks == 1 ? " worker" : " workers", " continue where those of ", then,
+    notes.push_back(concat("note: the samples of each of ", counted(now.ranks, "worker"),
+                           " continue where those of ", then,
                            " were on average: in the current epoch some may repeat or be skipped"));
     return notes;
   }
@@ -409,7 +394,7 @@ std::vector<std::string> resume_notes(const Start& start, const StartedRun& now)
       shard_change(now.samples, now.global_batch, start.progress.step, static_cast<int>(then), now.ranks);
   if (change.seamless) return notes;
   notes.push_back(concat(
-      "note: with --shuffle shard each of ", now.ranks, now.ranks == 1 ? " rank" : " ranks",
+      "note: with --shuffle shard each of ", counted(now.ranks, "rank"),
       " holds different samples than each of ", then,
       " did: in the current epoch some samples may repeat or be skipped; from the next epoch on, ",
       "which all ranks have reached after step ", change.step, ", each epoch has each sample exactly once"));

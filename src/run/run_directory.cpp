@@ -25,17 +25,9 @@ namespace {
 /// How the record of a finished run begins.
 constexpr const char* kFinished = "0 ";
 
-bool is_folder(const std::string& path) {
-  try {
-    return static_cast<bool>(Directory(path));
-  } catch (const Error&) {
-    return false;
-  }
-}
-
 bool holds(const Directory& folder, const char* file) {
   const std::vector<std::string> names = folder.names();
-  return std::find(names.begin(), names.end(), file) != names.end();
+  return std::ranges::find(names, file) != names.end();
 }
 
 /// True if the user's input is at fault rather than the machine.
@@ -75,7 +67,7 @@ std::vector<std::uint64_t> steps_in(const Directory& checkpoints) {
   for (const std::string& name : checkpoints.names()) {
     if (const auto step = step_of(name)) steps.push_back(*step);
   }
-  std::sort(steps.begin(), steps.end());
+  std::ranges::sort(steps);
   return steps;
 }
 
@@ -113,12 +105,8 @@ void lead(const comm::World& world, comm::Heartbeat* heart,
 
 /// The newest checkpoint of a run directory, or why there is none; nothing if `path` is not a folder.
 std::optional<InputFile> newest_of_folder(const std::string& path) {
-  Directory run;
-  try {
-    run = Directory(path);
-  } catch (const Error&) {
-    return std::nullopt;
-  }
+  const Directory run = Directory::if_any(path);
+  if (!run) return std::nullopt;
   try {
     const std::vector<std::uint64_t> steps = list_checkpoints(run);
     if (!steps.empty()) return open_checkpoint(run, steps.back());
@@ -137,8 +125,8 @@ Directory make_folders(const std::string& run_dir) try {
   checkpoint_folder(run);
   return run;
 } catch (const Error& error) {
-  throw Error(ErrorKind::io, concat("cannot use the run directory ", run_dir, ": ", error.what(),
-                                    "; choose another with --run-dir"));
+  throw Error(ErrorKind::io, "cannot use the run directory ", run_dir, ": ", error.what(),
+              "; choose another with --run-dir");
 }
 
 std::string checkpoint_path(const std::string& run_dir, std::uint64_t step) {
@@ -169,8 +157,8 @@ std::vector<std::uint64_t> list_checkpoints(const Directory& run) try {
   const std::optional<Directory> checkpoints = find_checkpoints(run);
   return checkpoints ? steps_in(*checkpoints) : std::vector<std::uint64_t>();
 } catch (const Error& error) {
-  throw Error(ErrorKind::io, concat("cannot list checkpoints: ", error.what(),
-                                    "; make it readable, or name another run directory"));
+  throw Error(ErrorKind::io, "cannot list checkpoints: ", error.what(),
+              "; make it readable, or name another run directory");
 }
 
 void retire_checkpoints(const Directory& run, std::uint64_t newest, const Retention& retention,
@@ -209,7 +197,7 @@ void remove_temporary_files(const Directory& run) {
                                                       "timeline.h5", "summaries.h5",  "evaluation.h5"};
   for (const std::string& name : run.names()) {
     const std::string finished = unfinished(name);
-    if (std::find(kOfTheRun.begin(), kOfTheRun.end(), finished) != kOfTheRun.end()) remove_file(run / name);
+    if (std::ranges::find(kOfTheRun, finished) != kOfTheRun.end()) remove_file(run / name);
   }
   const std::optional<Directory> checkpoints = find_checkpoints(run);
   if (!checkpoints) return;
@@ -242,7 +230,7 @@ RunDirectory::RunDirectory(std::string path, const comm::World& world, comm::Hea
     : world_(world) {
   const Log log(world.rank());
   lead(world, heart, [&](const RunLock::Pause& pause) {
-    made_ = !is_folder(path);
+    made_ = !Directory::if_any(path);
     directory_ = make_folders(path);
     lock_.emplace(
         directory_, this_process(), [&](const std::string& why) { log.info(why); },
@@ -257,11 +245,8 @@ RunDirectory::RunDirectory(std::string path, const comm::World& world, comm::Hea
     if (!last_end_.starts_with(kFinished)) remove_file(directory_ / "exit");
     remove_temporary_files(directory_);
   });
-  if (world.rank() == 0) return;
-  try {
-    directory_ = Directory(path);
-  } catch (const Error&) {  // the rank needs it only to record a failure; it then reports that it cannot
-  }
+  // Other ranks need it only to record a failure; they then report that they cannot.
+  if (world.rank() != 0) directory_ = Directory::if_any(path);
 }
 
 RunDirectory::~RunDirectory() {

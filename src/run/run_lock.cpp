@@ -96,13 +96,12 @@ std::vector<Claim> read_claims(const DirectoryEntry& lock) {
   DirectoryEntry at = lock;
   while (const std::optional<SmallFile> file = read_small_file(at)) {
     if (claims.size() == kMostClaims) {
-      throw Error(ErrorKind::checkpoint,
-                  concat(lock.path(), " has more than ", kMostClaims,
-                         " claims to replace it, more than starts of runs leave; remove ", lock.path(), "*"));
+      throw Error(ErrorKind::checkpoint, lock.path(), " has more than ", kMostClaims,
+                  " claims to replace it, more than starts of runs leave; remove ", lock.path(), "*");
     }
     LockHolder holder = parse_lock(file->content);
     const auto known = [&](const Claim& claim) { return claim.holder.token == holder.token; };
-    if (holder.token == kUnreadable || std::any_of(claims.begin(), claims.end(), known)) {
+    if (holder.token == kUnreadable || std::ranges::any_of(claims, known)) {
       holder = parse_lock("");
       if (!claims.empty()) holder.token += concat('-', claims.size());
     }
@@ -118,7 +117,7 @@ bool same_claim(const Claim& a, const Claim& b) {
 }
 
 bool same_claims(const std::vector<Claim>& a, const std::vector<Claim>& b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(), same_claim);
+  return std::ranges::equal(a, b, same_claim);
 }
 
 std::string name_of(const LockHolder& holder) {
@@ -129,15 +128,12 @@ std::string name_of(const LockHolder& holder) {
 
 [[noreturn]] void refuse(const Directory& run, const LockHolder& holder, const char* how_known) {
   if (holder.token.starts_with(kUnreadable)) {
-    throw Error(
-        ErrorKind::checkpoint,
-        concat((run / "lock").path(),
-               " is not a readable lock, but has just changed, so the run directory is in use; choose "
-               "another --run-dir, or stop the process that changes that file and remove it"));
+    throw Error(ErrorKind::checkpoint, (run / "lock").path(),
+                " is not a readable lock, but has just changed, so the run directory is in use; choose "
+                "another --run-dir, or stop the process that changes that file and remove it");
   }
-  throw Error(ErrorKind::checkpoint,
-              concat(run.path(), " is in use by ", name_of(holder), " since ", holder.since, ", ", how_known,
-                     "; wait until it ends or choose another --run-dir"));
+  throw Error(ErrorKind::checkpoint, run.path(), " is in use by ", name_of(holder), " since ", holder.since,
+              ", ", how_known, "; wait until it ends or choose another --run-dir");
 }
 
 /// Replaces the lock with the claim `mine`. A folder in its place is not a lock of ours; it is renamed.
@@ -152,8 +148,7 @@ void put_in_place(const DirectoryEntry& mine, const DirectoryEntry& lock) {
   }
   const std::string why = last_error();
   remove_file(mine);
-  throw Error(ErrorKind::checkpoint,
-              concat(lock.path(), " is stale, but cannot be replaced: ", why, "; remove it"));
+  throw Error(ErrorKind::checkpoint, lock.path(), " is stale, but cannot be replaced: ", why, "; remove it");
 }
 
 enum class Created : std::uint8_t { no, empty, whole };
@@ -204,8 +199,7 @@ std::string watch(const Directory& run, const std::vector<Claim>& claims, const 
     pause(patience / looks);
     const std::vector<Claim> now = read_claims(run / "lock");
     if (same_claims(now, claims)) continue;
-    const auto changed =
-        std::mismatch(now.begin(), now.end(), claims.begin(), claims.end(), same_claim).first;
+    const auto changed = std::ranges::mismatch(now, claims, same_claim).in1;
     if (changed == now.end()) return {};
     refuse(run, changed->holder, "which has just renewed the lock");
   }
@@ -242,7 +236,7 @@ bool acquire(const Directory& run, const LockHolder& me, const RunLock::Listener
     report(concat("took over the lock of ", name_of(claims.back().holder), ": ", stale));
     return created == Created::whole;
   }
-  throw Error(ErrorKind::checkpoint, concat(lock.path(), " keeps changing; are several runs being started?"));
+  throw Error(ErrorKind::checkpoint, lock.path(), " keeps changing; are several runs being started?");
 }
 
 }  // namespace

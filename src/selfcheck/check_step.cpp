@@ -60,8 +60,7 @@ std::vector<run::NamedTensor> draw_weights(const model::ParamTable& params, std:
 template <class T>
 std::vector<T> read(engine::Backend& backend, std::span<T> from) {
   std::vector<T> values(from.size());
-  backend.copy(std::as_writable_bytes(std::span(values)).data(), std::as_bytes(from).data(),
-               from.size_bytes());
+  backend.copy(values.data(), from.data(), from.size_bytes());
   return values;
 }
 

@@ -313,8 +313,7 @@ CheckRow compare_sums(CheckStep& device, bool graphs) {
   CheckRow wrong;  // the first one; a rank that finds it continues with the others
   for (const bool first_time : {true, false}) {  // a runner of graphs makes one in the second replay
     const char* const how = first_time ? "on lanes" : graphs ? "in a graph" : "on lanes again";
-    backend.copy(std::as_writable_bytes(block).data(), std::as_bytes(std::span(mine)).data(),
-                 block.size_bytes());
+    backend.copy(block.data(), mine.data(), block.size_bytes());
     try {
       const ExchangeGuard guard(device);
       runner->replay();
@@ -323,8 +322,7 @@ CheckRow compare_sums(CheckStep& device, bool graphs) {
       if (first_time || !graphs || error.kind() == ErrorKind::comm) throw;
       return refused(error);
     }
-    backend.copy(std::as_writable_bytes(std::span(found)).data(), std::as_bytes(block).data(),
-                 block.size_bytes());
+    backend.copy(found.data(), block.data(), block.size_bytes());
     const std::size_t summed = control + trained;
     std::size_t differ = 0, first = summed;
     for (std::size_t i = summed; i-- > 0;) {
@@ -397,7 +395,7 @@ CheckRow compare_training(CheckStep& device, int images, bool graphs) {
   const std::uint64_t hash = device.blocks->state.hash(*device.device.backend);
   const std::vector<std::uint64_t> hashes = world.gather(hash);
   if (hashes.front() != hash) return bad("weights after steps of the run are not those of rank 0");
-  if (std::count(hashes.begin(), hashes.end(), hash) < world.size())  // that rank stops
+  if (std::ranges::count(hashes, hash) < world.size())  // that rank stops
     return {{}, Outcome::left_out, "weights of another rank are not those of rank 0"};
   if (!device.blocks->records.front().applied) return bad("a step of the run over all ranks is not finite");
   if (!fault.empty()) return bad(fault);

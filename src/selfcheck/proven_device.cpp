@@ -71,10 +71,9 @@ comm::PlatformFactory give_way(step::Plan& plan, const SelfCheck& check, const s
                                ErrorKind kind = ErrorKind::device) {
   const std::string place = run::self_check_path(plan.config.run_dir);
   if (!check.instead) {
-    if (kind == ErrorKind::comm)
-      throw comm::AgreedError(kind, concat("no GPU is used: ", why, " (", place, ')'));
-    throw comm::AgreedError(kind, concat("the GPU is not taken: ", why, " (", place,
-                                         "); mend it, or train on the CPU with --device cpu"));
+    if (kind == ErrorKind::comm) throw comm::AgreedError(kind, "no GPU is used: ", why, " (", place, ')');
+    throw comm::AgreedError(kind, "the GPU is not taken: ", why, " (", place,
+                            "); mend it, or train on the CPU with --device cpu");
   }
   plan.log.warn(concat("device: cpu, because ", why, " (", place, "); --device cuda checks again"));
   plan.self_check = concat("on the CPU, because ", why);
@@ -208,8 +207,8 @@ int report_self_check(config::TrainConfig config, const comm::World& world, cons
   plan.info.test_count = 10'000;
   config::check(plan.config);
   step::resolve_threads(plan);
-  log.info(concat("self-check of ", world.size(), world.size() == 1 ? " rank" : " ranks", ": model ",
-                  plan.config.model, ", batch ", plan.config.batch_size));
+  log.info(concat("self-check of ", counted(world.size(), "rank"), ": model ", plan.config.model, ", batch ",
+                  plan.config.batch_size));
   log.info(devices_of(step::backend_options(plan), world, check));
   const double began = steady_seconds();
   const SelfCheckReport report = run_check(plan, world, make_platform, check);

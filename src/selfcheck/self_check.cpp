@@ -217,8 +217,7 @@ std::string table_line(const std::string& name, const std::vector<std::vector<Ro
   const Row* shown = nullptr;
   std::size_t at = 0, failed = 0;
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-    const auto row = std::find_if(ranks[rank].begin(), ranks[rank].end(),
-                                  [&](const Row& one) { return one.name == name; });
+    const auto row = std::ranges::find(ranks[rank], name, &Row::name);
     if (row == ranks[rank].end()) continue;
     if (shown == nullptr || (fails(*row) && failed == 0)) shown = &*row, at = rank;
     if (fails(*row)) ++failed;
@@ -233,9 +232,8 @@ std::string table_line(const std::string& name, const std::vector<std::vector<Ro
 }
 
 bool no_graph_in(const std::string& check, const std::vector<std::vector<Row>>& ranks) {
-  return std::any_of(ranks.begin(), ranks.end(), [&](const std::vector<Row>& rows) {
-    return std::any_of(rows.begin(), rows.end(),
-                       [&](const Row& row) { return row.name == check && lacks_graphs(row); });
+  return std::ranges::any_of(ranks, [&](const std::vector<Row>& rows) {
+    return std::ranges::any_of(rows, [&](const Row& row) { return row.name == check && lacks_graphs(row); });
   });
 }
 
@@ -252,8 +250,8 @@ RunFingerprint summary_of(const std::vector<std::vector<Row>>& ranks, const std:
         std::pair{"network", Outcome::cut_off}, std::pair{"no graph", Outcome::no_graph},
         std::pair{"refused", Outcome::refused}, std::pair{"slow", Outcome::slow}}) {
     for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-      const auto at = std::find_if(ranks[rank].begin(), ranks[rank].end(),
-                                   [wanted = outcome](const Row& row) { return row.outcome == wanted; });
+      const auto at = std::ranges::find_if(
+          ranks[rank], [wanted = outcome](const Row& row) { return row.outcome == wanted; });
       if (at == ranks[rank].end()) continue;
       if (outcome == Outcome::cut_off && no_graph_in(at->name, ranks)) continue;  // that rank ended them
       told.emplace_back(

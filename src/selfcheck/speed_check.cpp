@@ -18,7 +18,7 @@ std::vector<SlowTask> slow_tasks(const engine::StepProgram& program, const std::
     if (seconds[t] > kLeast_s && seconds[t] > kFloors * floor_s)
       slow.push_back({task.name, seconds[t], floor_s});
   }
-  std::sort(slow.begin(), slow.end(), [](const auto& a, const auto& b) { return a.seconds > b.seconds; });
+  std::ranges::sort(slow, std::ranges::greater(), &SlowTask::seconds);
   return slow;
 }
 

@@ -55,10 +55,9 @@ void require_hidden_matrices(const evaluation::Network& network) {
   for (std::size_t p = 0; p < network.params.size(); ++p) {
     if (is_hidden(network.params, p)) return;
   }
-  throw Error(ErrorKind::usage,
-              concat("--optimizer muon: model ", network.net.name,
-                     " has no trained weights between its first and its last layer, which are "
-                     "what it is for; give --optimizer nesterov"));
+  throw Error(ErrorKind::usage, "--optimizer muon: model ", network.net.name,
+              " has no trained weights between its first and its last layer, which are what it is for; give "
+              "--optimizer nesterov");
 }
 
 bool shares_matrices(const Plan& plan, const Device& device) {
@@ -101,7 +100,7 @@ void allocate_hidden(const Plan& plan, const Device& device, Blocks& blocks) {
     std::ranges::copy(places_of(*device.tower, p, values), std::back_inserter(places));
   }
   hidden.places = device.backend->allocate(places.size() * sizeof(std::uint32_t));
-  device.backend->copy(hidden.places.data(), std::as_bytes(std::span(places)).data(), hidden.places.size());
+  device.backend->copy(hidden.places.data(), places.data(), hidden.places.size());
   const std::uint32_t* next = hidden.places.as<const std::uint32_t>();
   for (engine::Matrix& matrix : hidden.matrices) {
     matrix.places = next;

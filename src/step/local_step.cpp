@@ -140,7 +140,7 @@ class LocalProgram {
     update.params = before();
     update.schedule = optim::outer_schedule(s_.plan.config.local);
     update.optimizer = optim::outer_optimizer(s_.plan.config.local);
-    std::fill(std::begin(update.states), std::end(update.states), nullptr);
+    std::ranges::fill(update.states, nullptr);
     update.moves = nullptr;
     if (has_outer_momentum(s_.plan.config))
       update.states[0] = s_.blocks.state[optim::StateRole::outer_momentum].as<float>();
@@ -184,8 +184,8 @@ class LocalProgram {
 
 int exchanged_blocks(const config::TrainConfig& config) {
   const std::vector<optim::StateRow> rows = optim::state_rows(config.optimizer.kind);
-  return 1 + static_cast<int>(std::count_if(rows.begin(), rows.end(),
-                                            [](const optim::StateRow& row) { return row.of_optimizer; }));
+  return 1 + static_cast<int>(
+                 std::ranges::count_if(rows, [](const optim::StateRow& row) { return row.of_optimizer; }));
 }
 
 std::unique_ptr<engine::Runner> plan_local_steps(const StepContext& context, comm::Concurrency concurrent) {

@@ -36,7 +36,7 @@ std::string other_work_text(const Plan& plan, const engine::Backend& backend) {
   if (!computes_on_cpu(plan, backend)) return {};
   const comm::World& world = plan.world;
   const std::vector<double> lost = world.gather(world.cores_lost(plan.config.threads));
-  const auto most = std::max_element(lost.begin(), lost.end());
+  const auto most = std::ranges::max_element(lost);
   if (*most == 0.0) return {};
   return fmt::format(
       "since the start other processes have used about {:.1f} cores of rank {} on {} ({}), so a step takes "
@@ -74,14 +74,13 @@ model::NetSpec smaller_network(const Plan& plan, int pixels) {
   try {
     net = model::make_model(plan.config.model, input, plan.network.net.classes);
   } catch (const Error& error) {
-    throw Error(ErrorKind::usage, concat(here, error.what(), advice));
+    throw Error(ErrorKind::usage, here, error.what(), advice);
   }
   const model::ParamTable params = model::make_param_table(net);
   for (std::size_t p = 0; p < plan.network.params.size(); ++p) {
     const model::Param& full = plan.network.params[p];
     if (p < params.size() && params[p].name == full.name && params[p].shape == full.shape) continue;
-    throw Error(ErrorKind::usage,
-                concat(here, "the parameters of ", full.name, " depend on the size", advice));
+    throw Error(ErrorKind::usage, here, "the parameters of ", full.name, " depend on the size", advice);
   }
   return net;
 }
@@ -90,8 +89,8 @@ void require_batch_norm(const model::NetSpec& net) {
   for (const model::Operation& operation : net.operations) {
     if (std::holds_alternative<model::BatchNorm>(operation.layer)) return;
   }
-  throw Error(ErrorKind::usage,
-              concat("--sync-batch-norm has no effect: model ", net.name, " has no BatchNorm; leave it out"));
+  throw Error(ErrorKind::usage, "--sync-batch-norm has no effect: model ", net.name,
+              " has no BatchNorm; leave it out");
 }
 
 }  // namespace

@@ -38,7 +38,7 @@ void adopt_kernels(Plan& plan, Device& device, const RunFingerprint& kernels) {
 std::vector<std::uint64_t> batches_computed(const Plan& plan, const Device& device, const Blocks& blocks) {
   if (!plan.sizes.partial_aggregation()) return {};
   std::uint64_t mine = 0;
-  device.backend->copy(reinterpret_cast<std::byte*>(&mine), blocks.batch_counter.data(), sizeof mine);
+  device.backend->copy(&mine, blocks.batch_counter.data(), sizeof mine);
   std::vector<std::uint64_t> batches = plan.world.gather(mine);
   batches.resize(static_cast<std::size_t>(plan.sizes.workers));
   return batches;

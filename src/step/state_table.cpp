@@ -36,9 +36,7 @@ std::string first_not_finite_in(engine::Backend& backend, const engine::ParamLay
     const auto& entry = layout.entries[p];
     for (std::size_t at = 0; at < entry.floats; at += piece.size()) {
       const std::span<float> part = std::span(piece).first(std::min(piece.size(), entry.floats - at));
-      backend.copy(reinterpret_cast<std::byte*>(part.data()),
-                   reinterpret_cast<const std::byte*>(block.as<const float>() + entry.offset + at),
-                   part.size_bytes());
+      backend.copy(part.data(), block.as<const float>() + entry.offset + at, part.size_bytes());
       if (!all_finite(part)) return params[p].name;
     }
   }

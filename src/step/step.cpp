@@ -173,8 +173,7 @@ engine::ControlLayout control_layout(const Plan& plan, const Device& device) {
 void write_step(const Device& device, Blocks& blocks, std::uint64_t done) {
   std::vector<std::uint64_t> counters(blocks.step_counter.size() / sizeof(std::uint64_t));
   for (std::uint64_t& counter : counters) counter = done++;
-  device.backend->copy(blocks.step_counter.data(), reinterpret_cast<const std::byte*>(counters.data()),
-                       blocks.step_counter.size());
+  device.backend->copy(blocks.step_counter.data(), counters.data(), blocks.step_counter.size());
 }
 
 void allocate_blocks(const Plan& plan, const Device& device, Blocks& blocks) {

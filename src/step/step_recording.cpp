@@ -139,8 +139,7 @@ SampleSchedule::SampleSchedule(double steps_per_epoch, std::uint64_t begun, std:
 bool SampleSchedule::is_ordinary(std::uint64_t step) const {
   const std::uint64_t done = step + 1;
   return step >= first_ && done < total_ &&
-         std::none_of(boundaries_.begin(), boundaries_.end(),
-                      [&](std::uint64_t every) { return done % every == 0; });
+         std::ranges::none_of(boundaries_, [&](std::uint64_t every) { return done % every == 0; });
 }
 
 std::optional<std::uint64_t> SampleSchedule::next(std::uint64_t from) const {

@@ -15,7 +15,7 @@ class PartialPace final : public Pace {
   engine::Replay made(const engine::Replay& planned, engine::Runner& step) const override {
     step.finish();
     std::uint64_t counter = 0;
-    backend_.copy(reinterpret_cast<std::byte*>(&counter), blocks_.step_counter.data(), sizeof counter);
+    backend_.copy(&counter, blocks_.step_counter.data(), sizeof counter);
     const engine::StepRecord& record = blocks_.records[engine::record_place(counter)];
     const bool failed = record.step == counter && record.samples > 0.0 && !record.applied;
     return {planned.begin, failed ? counter + 1 : counter};

@@ -342,9 +342,9 @@ void Loop::stop() {
   checkpoints_.require_written();
   const int requests = s_.requests.load(std::memory_order_relaxed);
   const bool orphaned = plan_.world.any((requests & kLauncherGone) != 0);
-  throw comm::AgreedError(ErrorKind::stopped, concat(orphaned ? "stopped because mpirun ended, at step "
-                                                              : "stopped on request at step ",
-                                                     launched(), "; rerun the same command to resume"));
+  throw comm::AgreedError(ErrorKind::stopped,
+                          orphaned ? "stopped because mpirun ended, at step " : "stopped on request at step ",
+                          launched(), "; rerun the same command to resume");
 }
 
 /// The last state is saved before it is evaluated: if the run is killed meanwhile, only the evaluation is
@@ -395,7 +395,7 @@ void Loop::note_parameter_hash() {
   const std::uint64_t hash = s_.blocks.state.hash(*s_.device.backend);
   if (launches_.pace().in_step()) {
     std::byte* const place = s_.blocks.facts.data() + offsetof(engine::RankFacts, param_hash);
-    return s_.device.backend->copy(place, reinterpret_cast<const std::byte*>(&hash), sizeof hash);
+    return s_.device.backend->copy(place, &hash, sizeof hash);
   }
   const std::string difference =
       watch::desync_text(plan_.world.gather(hash), workers_hosts(plan_), launched() + 1);

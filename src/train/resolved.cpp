@@ -27,7 +27,7 @@ void require_possible(const run::Progress& progress, const std::string& path,
                       const config::TrainConfig& config, const config::Sizes& sizes) {
   constexpr std::uint64_t kMostSteps = std::uint64_t{1} << 53;  // the largest step a schedule can count
   const auto refuse = [&](std::string_view what, std::string_view why) {
-    throw Error(ErrorKind::checkpoint, concat(path, " is not of a run of this program: ", what, ": ", why));
+    throw Error(ErrorKind::checkpoint, path, " is not of a run of this program: ", what, ": ", why);
   };
   if (progress.step > kMostSteps) refuse(concat("its step is ", progress.step), "no run is that long");
   const auto round = static_cast<std::uint64_t>(sizes.local_steps);

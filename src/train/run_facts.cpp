@@ -44,8 +44,8 @@ report::RunEvent start_event(const step::Plan& plan, std::uint64_t step, std::ui
 
 std::string repeat_text(std::uint64_t step, std::uint64_t reached) {
   const std::uint64_t repeated = reached - step;
-  return concat("the previous start logged step ", reached, ": this start repeats ", repeated,
-                repeated == 1 ? " step" : " steps",
+  return concat("the previous start logged step ", reached, ": this start repeats ",
+                counted(repeated, "step"),
                 step == 0 ? ", because the run directory holds no later checkpoint" : "");
 }
 
@@ -63,8 +63,8 @@ void require_finite(const step::Plan& plan, const step::Device& device, const st
   std::optional<Error> mine;
   const std::string what = state.first_not_finite(*device.backend, device.layout, plan.network.params);
   if (!what.empty()) {
-    mine.emplace(ErrorKind::diverged,
-                 concat("diverged: after step ", steps, ' ', what, " are not finite", kDivergedAdvice));
+    mine.emplace(ErrorKind::diverged, "diverged: after step ", steps, ' ', what, " are not finite",
+                 kDivergedAdvice);
   }
   plan.world.agree(mine);
 }
@@ -74,17 +74,15 @@ void require_converging(const engine::Replay& replay, const engine::StepRecord& 
   if (!record.applied) {
     const bool by_loss = !std::isfinite(loss);
     throw comm::AgreedError(
-        ErrorKind::diverged,
-        concat("diverged: the ", by_loss ? "loss" : "gradient's norm", " of step ",
-               in_step && replay.steps() > 1 ? concat(replay.begin + 1, " to ") : "", replay.end, " is ",
-               std::isnan(by_loss ? loss : record.gradient_norm) ? "not a number" : "infinite",
-               kDivergedAdvice));
+        ErrorKind::diverged, "diverged: the ", by_loss ? "loss" : "gradient's norm", " of step ",
+        in_step && replay.steps() > 1 ? concat(replay.begin + 1, " to ") : "", replay.end, " is ",
+        std::isnan(by_loss ? loss : record.gradient_norm) ? "not a number" : "infinite", kDivergedAdvice);
   }
   // A weight near the limits of fp32 can keep the loss finite for long, but such a run does not come back.
   constexpr double kLost = 1e6;
   if (loss > kLost && in_step) {
-    throw comm::AgreedError(ErrorKind::diverged, concat("diverged: the loss of step ", replay.end, " is ",
-                                                        fmt::format("{:.3g}", loss), kDivergedAdvice));
+    throw comm::AgreedError(ErrorKind::diverged, "diverged: the loss of step ", replay.end, " is ",
+                            fmt::format("{:.3g}", loss), kDivergedAdvice);
   }
 }
 
@@ -116,8 +114,7 @@ double square_sum(engine::Backend& backend, const Buffer& block, const engine::P
   double lanes[kLanes] = {};
   for (std::size_t at = 0; at < entry.floats; at += piece.size()) {
     const std::span<float> part = std::span(piece).first(std::min(piece.size(), entry.floats - at));
-    backend.copy(reinterpret_cast<std::byte*>(part.data()), reinterpret_cast<const std::byte*>(weights + at),
-                 part.size_bytes());
+    backend.copy(part.data(), weights + at, part.size_bytes());
     for (std::size_t i = 0; i < part.size(); i += kLanes) {
       for (std::size_t j = 0; j < kLanes; ++j) {
         const double w = static_cast<double>(part[i + j]);
@@ -174,7 +171,7 @@ std::string unseen_outputs(const model::NetSpec& net, const lower::Tower& tower)
   for (const model::Operation& operation : net.operations) {
     if (std::holds_alternative<model::Relu>(operation.layer) ||
         std::holds_alternative<model::SoftmaxCrossEntropy>(operation.layer) ||
-        std::find(seen.begin(), seen.end(), operation.name) != seen.end())
+        std::ranges::find(seen, operation.name) != seen.end())
       continue;
     if (++count <= kMost) names += concat(count == 1 ? "" : ", ", operation.name);
   }

@@ -14,7 +14,6 @@
 #include "run/resume.hpp"
 #include "run/run_checkpoints.hpp"
 #include "train/session_state.hpp"
-#include "train/start_log.hpp"
 
 namespace cifar_mpi::train {
 namespace {
@@ -101,7 +100,7 @@ void write_batches(const step::Plan& plan, const step::Device& device, step::Blo
       (plan.progress.step * static_cast<std::uint64_t>(sizes.aggregated) + workers - 1) / workers;
   if (!plan.progress.batches.empty() && !plan.serves())
     mine = plan.progress.batches[static_cast<std::size_t>(plan.world.rank())];
-  device.backend->copy(blocks.batch_counter.data(), reinterpret_cast<const std::byte*>(&mine), sizeof mine);
+  device.backend->copy(blocks.batch_counter.data(), &mine, sizeof mine);
 }
 
 /// The program of the next step, and those after it.

@@ -13,6 +13,7 @@
 #include "cifar_mpi/evaluation/evaluator.hpp"
 #include "cifar_mpi/step/step.hpp"
 #include "cifar_mpi/train/session.hpp"
+#include "run/resume.hpp"
 
 namespace cifar_mpi::train {
 
@@ -85,5 +86,18 @@ void require_possible(const run::Progress& progress, const std::string& path,
 /// Takes over what the checkpoint's run had resolved wherever this one's user left it automatic: the
 /// precision and the way of convolutions, and on the same number of ranks the threads and the all-reduce. Sets `adopted`.
 void adopt(step::Plan& plan, const RunFingerprint& resolved);
+
+// What the log says when a run starts.
+
+/// ", whitening/biases frozen"; empty if all trained parameters have gradients in such steps.
+std::string frozen_text(const step::Plan& plan, const step::StepKind& kind);
+
+/// Model, data, schedule, length and notes. Rank 0 logs it; it is a worker, and a server lacks some of these facts.
+void describe_run(const step::Plan& plan, const step::Device& device, const comm::Update& update,
+                  const run::Start& start);
+
+/// `slower`: one line per kernel that is not the first choice. Rank 0 logs it, and rank 0 computes.
+void describe_kernels(const step::Plan& plan, const step::Device& device,
+                      const std::vector<std::string>& slower);
 
 }  // namespace cifar_mpi::train

@@ -1,5 +1,3 @@
-#include "train/start_log.hpp"
-
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -10,6 +8,7 @@
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/config/options.hpp"
 #include "cifar_mpi/optim/optimizer.hpp"
+#include "train/session_state.hpp"
 
 namespace cifar_mpi::train {
 
@@ -61,8 +60,8 @@ std::string local_text(const step::Plan& plan) {
   if (plan.sizes.local_from > 0)
     from = concat(" from step ", plan.sizes.local_from + 1,
                   " on, before it gradients are exchanged in every step");
-  return concat("update: local, ", local.steps, local.steps == 1 ? " step" : " steps",
-                " of each rank between averagings, outer ", optim::describe(local), from,
+  return concat("update: local, ", counted(local.steps, "step"), " of each rank between averagings, outer ",
+                optim::describe(local), from,
                 "; log, evaluation, checkpoints and stops wait for an averaging");
 }
 
@@ -107,8 +106,8 @@ std::string global_batch_text(const step::Plan& plan) {
 std::string length_text(const step::Plan& plan) {
   const auto steps = static_cast<double>(plan.sizes.total_steps);
   const double made = steps / plan.sizes.steps_per_epoch;
-  std::string text = concat(plan.sizes.total_steps, plan.sizes.total_steps == 1 ? " step, " : " steps, ",
-                            fmt::format("{:.4g}", made), made == 1.0 ? " epoch" : " epochs");
+  std::string text = concat(counted(plan.sizes.total_steps, "step"), ", ", fmt::format("{:.4g}", made),
+                            made == 1.0 ? " epoch" : " epochs");
   if (plan.config.steps == 0 && made < plan.config.epochs)
     text += concat(" (whole steps of --epochs ", config::exact(plan.config.epochs), ')');
   if (plan.config.update == comm::UpdateKind::server && plan.config.aggregation.asynchronous)
@@ -136,8 +135,8 @@ void describe_run(const step::Plan& plan, const step::Device& device, const comm
   const config::TrainConfig& config = plan.config;
   const data::DatasetInfo& info = plan.info;
   const Log& log = plan.log;
-  log.info(concat("cifar_mpi ", version(), ": ", plan.world.size(), " rank",
-                  plan.world.size() == 1 ? "" : "s", " on ", device.backend->description()));
+  log.info(concat("cifar_mpi ", version(), ": ", counted(plan.world.size(), "rank"), " on ",
+                  device.backend->description()));
   log.info(concat("data: ", config.data, ", ", info.train_count, " training and ", info.test_count,
                   " test images of ", to_string(info.image), ", ", info.classes(), " classes, shuffle ",
                   to_string(config.shuffle), ", augment ", to_string(config.augment), cut_text(plan)));
@@ -195,8 +194,8 @@ void describe_kernels(const step::Plan& plan, const step::Device& device,
   if (plan.serves()) return;
   const std::string lines = device.plan_text();
   if (!plan.config.show_kernels) {
-    plan.log.info(concat("kernels: ", std::count(lines.begin(), lines.end(), '\n'),
-                         " choices; --show-kernels lists them"));
+    plan.log.info(
+        concat("kernels: ", std::ranges::count(lines, '\n'), " choices; --show-kernels lists them"));
   } else {
     plan.log.info("kernels:");
     std::istringstream in(lines);

@@ -14,7 +14,7 @@ namespace {
 template <class T>
 std::vector<T> download(engine::Backend& backend, const Buffer& block) {
   std::vector<T> values(block.size() / sizeof(T));
-  backend.copy(reinterpret_cast<std::byte*>(values.data()), block.data(), values.size() * sizeof(T));
+  backend.copy(values.data(), block.data(), values.size() * sizeof(T));
   return values;
 }
 

@@ -6,7 +6,6 @@
 #include <net/if.h>
 #include <sys/random.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -48,18 +47,15 @@ sockaddr_in address_of(std::uint32_t address, std::uint32_t port) {
 
 /// A port that the kernel chooses, on all addresses, because this process does not know which one the others
 /// reach.
-int open_socket(std::uint32_t& port) {
-  const int descriptor = ::socket(AF_INET, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-  if (descriptor < 0) return -1;
+Descriptor open_socket(std::uint32_t& port) {
+  Descriptor opened(::socket(AF_INET, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   sockaddr_in at = address_of(htonl(INADDR_ANY), 0);
   socklen_t size = sizeof at;
-  if (::bind(descriptor, reinterpret_cast<const sockaddr*>(&at), sizeof at) != 0 ||
-      ::getsockname(descriptor, reinterpret_cast<sockaddr*>(&at), &size) != 0) {
-    ::close(descriptor);
-    return -1;
-  }
+  if (!opened || ::bind(opened.get(), reinterpret_cast<const sockaddr*>(&at), sizeof at) != 0 ||
+      ::getsockname(opened.get(), reinterpret_cast<sockaddr*>(&at), &size) != 0)
+    return {};
   port = ntohs(at.sin_port);
-  return descriptor;
+  return opened;
 }
 
 }  // namespace
@@ -68,10 +64,6 @@ NodeReports::NodeReports(int node) {
   mine_.node = node;
   socket_ = open_socket(mine_.port);
   for (const std::uint32_t address : addresses_here()) mine_.address[mine_.addresses++] = address;
-}
-
-NodeReports::~NodeReports() {
-  if (socket_ >= 0) ::close(socket_);
 }
 
 void NodeReports::connect(const std::vector<Endpoint>& others, const Token& token) {
@@ -84,7 +76,7 @@ void NodeReports::connect(const std::vector<Endpoint>& others, const Token& toke
 }
 
 void NodeReports::send(double quiet, int code, const std::string& text) {
-  if (socket_ < 0) return;
+  if (!socket_) return;
   NodeReport report;
   report.token = token_;
   report.node = mine_.node;
@@ -93,18 +85,18 @@ void NodeReports::send(double quiet, int code, const std::string& text) {
   text.copy(report.text.data(), report.text.size());
   for (const Peer& peer : peers_) {
     for (const sockaddr_in& at : peer.at)
-      ::sendto(socket_, &report, sizeof report, MSG_DONTWAIT | MSG_NOSIGNAL,
+      ::sendto(socket_.get(), &report, sizeof report, MSG_DONTWAIT | MSG_NOSIGNAL,
                reinterpret_cast<const sockaddr*>(&at), sizeof at);
   }
 }
 
 void NodeReports::receive(const std::function<void(std::size_t, const NodeReport&)>& take) {
-  if (socket_ < 0) return;
+  if (!socket_) return;
   for (std::size_t read = 0; read < 64 + 4 * peers_.size(); ++read) {
     std::array<std::byte, sizeof(NodeReport) + 1> bytes;  // one more byte reveals a datagram that is too long
     sockaddr_in from{};
     socklen_t size = sizeof from;
-    const ssize_t length = ::recvfrom(socket_, bytes.data(), bytes.size(), MSG_DONTWAIT,
+    const ssize_t length = ::recvfrom(socket_.get(), bytes.data(), bytes.size(), MSG_DONTWAIT,
                                       reinterpret_cast<sockaddr*>(&from), &size);
     if (length < 0 && errno == ECONNREFUSED) continue;  // of an earlier datagram
     if (length < 0) return;
@@ -113,8 +105,7 @@ void NodeReports::receive(const std::function<void(std::size_t, const NodeReport
     std::memcpy(&report, bytes.data(), sizeof report);
     if (report.token != token_) continue;
     report.text.back() = '\0';  // the sender may not have terminated it
-    const auto peer =
-        std::find_if(peers_.begin(), peers_.end(), [&](const Peer& p) { return p.node == report.node; });
+    const auto peer = std::ranges::find(peers_, report.node, &Peer::node);
     if (peer == peers_.end()) continue;
     peer->at.assign(1, from);
     take(static_cast<std::size_t>(peer - peers_.begin()), report);

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "cifar_mpi/base/directory.hpp"
 #include "cifar_mpi/comm/world.hpp"
 #include "watch/stall.hpp"
 
@@ -49,9 +50,6 @@ class NodeReports {
   /// Opens the socket. If that fails, nothing is sent or received. That is not an error: nodes without
   /// reports get more time.
   explicit NodeReports(int node);
-  ~NodeReports();
-  NodeReports(const NodeReports&) = delete;
-  NodeReports& operator=(const NodeReports&) = delete;
 
   Endpoint endpoint() const { return mine_; }
   /// The other nodes, in the order of `others`; each is addressed at its first endpoint until it has reported.
@@ -70,7 +68,7 @@ class NodeReports {
   };
 
   Endpoint mine_;
-  int socket_ = -1;
+  Descriptor socket_;
   Token token_{};
   std::vector<Peer> peers_;
 };

@@ -51,7 +51,7 @@ std::optional<RankTimes> RankWatch::take() {
     found.slowest = static_cast<int>(rank);
   }
   if (means.empty()) return std::nullopt;
-  std::sort(means.begin(), means.end());
+  std::ranges::sort(means);
   found.least = means.front();
   found.median = means[(means.size() - 1) / 2];
   return found;
@@ -79,7 +79,7 @@ std::string desync_text(const std::vector<std::uint64_t>& hashes, const std::vec
     groups[hashes[rank]].push_back(static_cast<int>(rank));
   if (groups.size() == 1) return {};
   // The largest group is taken as right; of equally large ones, that of the lowest rank.
-  const auto& right = std::max_element(groups.begin(), groups.end(), [](const auto& a, const auto& b) {
+  const auto& right = std::ranges::max_element(groups, [](const auto& a, const auto& b) {
                         if (a.second.size() != b.second.size()) return a.second.size() < b.second.size();
                         return a.second.front() > b.second.front();
                       })->second;

@@ -118,7 +118,7 @@ double StallJudge::quiet_of(const OtherNode& node) const {
 bool StallJudge::job_is_quiet() const {
   const double own = quiet();
   if (!speaks() || own < 1.0 || std::isinf(own)) return false;
-  return std::all_of(others_.begin(), others_.end(), [&](const OtherNode& node) {
+  return std::ranges::all_of(others_, [&](const OtherNode& node) {
     return node.heard ? quiet_of(node) >= 1.0 : own >= limits_.patience;
   });
 }

@@ -28,9 +28,9 @@ constexpr double kBetweenReports = 1.0;
 
 /// Starts a thread that receives no signals.
 template <class Work>
-std::thread start_thread(Work work) {
+std::jthread start_thread(Work work) {
   const SignalBlock block;
-  return std::thread(std::move(work));
+  return std::jthread(std::move(work));
 }
 
 constexpr char kWaits = '=', kWorks = '-';
@@ -84,7 +84,7 @@ struct Watchdog::State {
     return limits;
   }
 
-  void run();
+  void run(const std::stop_token& over);
   std::vector<RankStatus> see() const;
   StallScene scene(const std::vector<RankStatus>& ranks) const {
     return {ranks, static_cast<std::size_t>(hearts.self()), world.host(), programs, judge.others()};
@@ -106,10 +106,9 @@ struct Watchdog::State {
   StallJudge judge;
   double reported = 0.0;  ///< when this rank last reported for its node
   std::mutex mutex;       ///< of what follows
-  std::condition_variable changed;
-  bool over = false;
+  std::condition_variable_any wake;
   std::vector<WatchedProgram> programs;
-  std::thread thread;
+  std::jthread thread;  ///< last: it ends first
 };
 
 std::vector<RankStatus> Watchdog::State::see() const {
@@ -132,10 +131,11 @@ std::vector<RankStatus> Watchdog::State::see() const {
   return ranks;
 }
 
-void Watchdog::State::run() {
+void Watchdog::State::run(const std::stop_token& over) {
   std::unique_lock lock(mutex);
   double last = steady_seconds();
-  while (!changed.wait_for(lock, std::chrono::duration<double>(kBetweenLooks), [this] { return over; })) {
+  constexpr std::chrono::duration<double> kPause(kBetweenLooks);
+  while (!wake.wait_for(lock, over, kPause, [] { return false; }) && !over.stop_requested()) {
     hearts.mine().ticks.fetch_add(1, std::memory_order_relaxed);
     hearts.mine().logs.store(is_logging(), std::memory_order_relaxed);
     const double now = steady_seconds();
@@ -228,19 +228,11 @@ void Watchdog::State::follow(std::size_t sender, const NodeReport& ending,
 
 Watchdog::Watchdog(const comm::World& world, WatchdogOptions options)
     : state_(std::make_unique<State>(world, std::move(options))) {
-  state_->thread = start_thread([state = state_.get()] { state->run(); });
+  state_->thread = start_thread([state = state_.get()](const std::stop_token& over) { state->run(over); });
   world.started();
 }
 
-Watchdog::~Watchdog() {
-  heart().activity.store(comm::Activity::leaving, std::memory_order_relaxed);
-  {
-    const std::scoped_lock lock(state_->mutex);
-    state_->over = true;
-  }
-  state_->changed.notify_one();
-  state_->thread.join();
-}
+Watchdog::~Watchdog() { heart().activity.store(comm::Activity::leaving, std::memory_order_relaxed); }
 
 comm::Heartbeat& Watchdog::heart() { return state_->hearts.mine(); }
 

@@ -20,7 +20,7 @@ class NegatingBackend : public engine::Backend {
  public:
   std::string description() const override { return "negating"; }
   Buffer allocate(std::size_t bytes) override { return allocate_host(bytes); }
-  void copy(std::byte* dst, const std::byte* src, std::size_t bytes) override {
+  void copy(void* dst, const void* src, std::size_t bytes) override {
     const auto* const from = reinterpret_cast<const float*>(src);
     std::transform(from, from + bytes / sizeof(float), reinterpret_cast<float*>(dst), std::negate<>());
   }

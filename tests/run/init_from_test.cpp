@@ -1,5 +1,3 @@
-#include "run/init_from.hpp"
-
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 #include <hdf5.h>
@@ -10,6 +8,7 @@
 #include "cifar_mpi/base/text.hpp"
 #include "hdf5/hdf5.hpp"
 #include "run/made_checkpoint.hpp"
+#include "run/resume.hpp"
 #include "support/temp_dir.hpp"
 
 namespace cifar_mpi::run {

@@ -41,7 +41,7 @@ class FaultyBackend final : public test::BackendWrapper {
   FaultyBackend(std::unique_ptr<engine::Backend> real, const Faults& faults)
       : BackendWrapper(std::move(real)), faults_(faults) {}
 
-  void copy(std::byte* dst, const std::byte* src, std::size_t bytes) override {
+  void copy(void* dst, const void* src, std::size_t bytes) override {
     BackendWrapper::copy(dst, src, bytes);
     if (faults_.fault == Fault::image && src == kept_) reinterpret_cast<float*>(dst)[7] += 0.1f;
   }

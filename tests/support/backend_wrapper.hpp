@@ -18,9 +18,7 @@ class BackendWrapper : public engine::Backend {
   engine::Precision resolve(engine::Precision precision) const override { return real_->resolve(precision); }
   Buffer allocate(std::size_t bytes) override { return real_->allocate(bytes); }
   Buffer allocate_pinned(std::size_t bytes) override { return real_->allocate_pinned(bytes); }
-  void copy(std::byte* dst, const std::byte* src, std::size_t bytes) override {
-    real_->copy(dst, src, bytes);
-  }
+  void copy(void* dst, const void* src, std::size_t bytes) override { real_->copy(dst, src, bytes); }
   engine::TowerKernels plan(const engine::TowerSpec& spec) override { return real_->plan(spec); }
   engine::Task update_task(const engine::UpdateBinding& binding, const model::ParamTable& params,
                            const engine::ParamLayout& layout) override {

@@ -173,12 +173,12 @@ class NetworkRun : public NetworkData {
   template <class T>
   std::vector<T> read(const Buffer& buffer) const {
     std::vector<T> values(buffer.size() / sizeof(T));
-    backend.copy(reinterpret_cast<std::byte*>(values.data()), buffer.data(), buffer.size());
+    backend.copy(values.data(), buffer.data(), buffer.size());
     return values;
   }
   template <class T>
   void write(const Buffer& to, const std::vector<T>& values) {
-    backend.copy(to.data(), reinterpret_cast<const std::byte*>(values.data()), values.size() * sizeof(T));
+    backend.copy(to.data(), values.data(), values.size() * sizeof(T));
   }
   /// All memory that a task of a program may touch.
   virtual std::vector<engine::Bytes> regions() const {

@@ -225,8 +225,7 @@ TEST_F(NotFinite, WeightsOfOneRankEndAllRanks) {
          {state->plan.network.params.size() - 3, state->plan.network.params.size() - 1}) {
       float* const weight = state->blocks.state[optim::StateRole::weights].as<float>() +
                             state->device.tower->layout().entries[p].offset;
-      state->device.backend->copy(reinterpret_cast<std::byte*>(weight),
-                                  reinterpret_cast<const std::byte*>(&nan), sizeof nan);
+      state->device.backend->copy(weight, &nan, sizeof nan);
     }
   }
   expect_agreed(ErrorKind::diverged, "after step 0 the weights of conv1/", [&] { run_loop(*state); });

@@ -1,8 +1,8 @@
 #pragma once
 
 #include <stdexcept>
-#include <string>
-#include <string_view>
+
+#include "cifar_mpi/base/text.hpp"
 
 /// The kinds of errors and their exit codes.
 namespace cifar_mpi {
@@ -27,7 +27,10 @@ constexpr int exit_code(ErrorKind kind) { return static_cast<int>(kind); }
 /// One sentence for the user: what was expected, what was found, in which file or rank, and what to do.
 class Error : public std::runtime_error {
  public:
-  Error(ErrorKind kind, const std::string& text) : std::runtime_error(text), kind_(kind) {}
+  /// The text is all parts one after another.
+  template <class... Parts>
+  requires(sizeof...(Parts) > 0) Error(ErrorKind kind, const Parts&... parts)
+      : std::runtime_error(concat(parts...)), kind_(kind) {}
   ErrorKind kind() const { return kind_; }
 
  private:

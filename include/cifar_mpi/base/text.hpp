@@ -16,6 +16,12 @@ std::string concat(const Args&... args) {
   return out.str();
 }
 
+/// "1 rank", "4 ranks".
+template <class Count>
+std::string counted(Count count, std::string_view thing) {
+  return concat(count, ' ', thing, count == 1 ? "" : "s");
+}
+
 /// The bytes that the first character of `text`, which is not empty, takes in UTF-8, 1 to 4; 0 when it is none.
 std::size_t utf8_length(std::string_view text);
 

@@ -250,7 +250,7 @@ class Backend {
   /// Zeroed host memory, 64-byte aligned, for messages; copy_task reads and writes it directly.
   virtual Buffer allocate_pinned(std::size_t bytes) = 0;
   /// Copies between host and this device's memory, in either direction; returns when done.
-  virtual void copy(std::byte* dst, const std::byte* src, std::size_t bytes) = 0;
+  virtual void copy(void* dst, const void* src, std::size_t bytes) = 0;
   /// The kernels for a network; lower::Tower builds programs from them.
   virtual TowerKernels plan(const TowerSpec& spec) = 0;
   /// The optimizer and EMA of one span, and the end of the step; `records` (host-readable) has kRecordRing

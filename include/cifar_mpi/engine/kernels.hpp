@@ -149,7 +149,7 @@ class Group {
   }
   virtual void from_logical(std::size_t /*part*/, std::span<const float> logical,
                             std::span<float> physical) const {
-    std::fill(std::copy(logical.begin(), logical.end(), physical.begin()), physical.end(), 0.0f);
+    std::fill(std::ranges::copy(logical, physical.begin()).out, physical.end(), 0.0f);
   }
 };
 

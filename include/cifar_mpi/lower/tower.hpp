@@ -13,7 +13,6 @@
 namespace cifar_mpi::lower {
 
 struct LoweredGraph;
-class ProgramTasks;
 
 /// One network planned for one batch size on one backend. Its kernel plans live as long as it does; tasks
 /// refer to them.

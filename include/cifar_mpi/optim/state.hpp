@@ -18,13 +18,13 @@ inline constexpr std::size_t kMostOptimizerRows = 2;
 /// One block of the flat layout (engine/layout.hpp): a value for each parameter.
 struct StateRow {
   StateRole role;
-  const char* group;    ///< of the checkpoint file: "/model"
-  const char* running;  ///< the group of its running statistics; null: there are none in this row
-  const char* meaning;  ///< an attribute there
-  const char* what;     ///< in messages: "the weights"
-  bool compared;        ///< ranks compare a hash of it; a row that follows from compared rows is not compared
-  bool of_optimizer;    ///< its rule keeps it
-  bool from_zero;       ///< begins with zeros; the other rows begin with the initial weights
+  const char* group;              ///< of the checkpoint file: "/model"
+  const char* running = nullptr;  ///< the group of its running statistics; null: there are none in this row
+  const char* meaning;            ///< an attribute there
+  const char* what;               ///< in messages: "the weights"
+  bool compared = true;       ///< ranks compare a hash of it; not of a row that follows from compared rows
+  bool of_optimizer = false;  ///< its rule keeps it
+  bool from_zero = false;     ///< begins with zeros; the other rows begin with the initial weights
 };
 
 /// The rows of a run with this optimizer, in the order of the checkpoint file. The optimizer's own rows are

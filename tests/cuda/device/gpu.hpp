@@ -71,8 +71,7 @@ class Bench {
   template <class T>
   T* upload(const std::vector<T>& values) {
     T* const memory = take<T>(values.size());
-    device.copy(reinterpret_cast<std::byte*>(memory), reinterpret_cast<const std::byte*>(values.data()),
-                values.size() * sizeof(T));
+    device.copy(memory, values.data(), values.size() * sizeof(T));
     return memory;
   }
   void* upload(const reference::Array& values, ValueType type) {
@@ -99,8 +98,7 @@ class Bench {
   std::vector<T> download(const T* memory, std::size_t count) {
     sync();
     std::vector<T> values(count);
-    device.copy(reinterpret_cast<std::byte*>(values.data()), reinterpret_cast<const std::byte*>(memory),
-                count * sizeof(T));
+    device.copy(values.data(), memory, count * sizeof(T));
     return values;
   }
   reference::Array download(const void* memory, std::size_t count, ValueType type) {

@@ -29,7 +29,7 @@ TEST_F(CudaStep, StartsALaneThatWaitsForNothing) {
   constexpr std::size_t kCount = 100'000;
   const std::vector<float> ones(kCount, 1.0f);
   const Buffer one = backend->allocate(kCount * sizeof(float));
-  backend->copy(one.data(), reinterpret_cast<const std::byte*>(ones.data()), one.size());
+  backend->copy(one.data(), ones.data(), one.size());
   for (const RunnerKind kind : {RunnerKind::serial, RunnerKind::lanes, RunnerKind::graph}) {
     const Buffer sum = backend->allocate(one.size());
     engine::StepProgram program("two lanes");
@@ -44,7 +44,7 @@ TEST_F(CudaStep, StartsALaneThatWaitsForNothing) {
     for (int i = 0; i < 4; ++i) runner->replay();
     runner->finish();
     std::vector<float> found(kCount - 1);
-    backend->copy(reinterpret_cast<std::byte*>(found.data()), sum.data(), found.size() * sizeof(float));
+    backend->copy(found.data(), sum.data(), found.size() * sizeof(float));
     EXPECT_EQ(std::count(found.begin(), found.end(), 12.0f), static_cast<std::ptrdiff_t>(found.size()));
   }
 }
@@ -152,7 +152,7 @@ struct MatrixBench {
   template <class T>
   T* upload(const std::vector<T>& values) {
     Buffer& buffer = buffers.emplace_back(backend.allocate(values.size() * sizeof(T)));
-    backend.copy(buffer.data(), reinterpret_cast<const std::byte*>(values.data()), buffer.size());
+    backend.copy(buffer.data(), values.data(), buffer.size());
     return buffer.as<T>();
   }
   float* block(std::uint32_t salt) {
@@ -162,8 +162,7 @@ struct MatrixBench {
   }
   std::vector<double> download(const float* at) {
     std::vector<float> values(layout.floats);
-    backend.copy(reinterpret_cast<std::byte*>(values.data()), reinterpret_cast<const std::byte*>(at),
-                 values.size() * sizeof(float));
+    backend.copy(values.data(), at, values.size() * sizeof(float));
     return {values.begin(), values.end()};
   }
   void run(RunnerKind kind) {
@@ -202,8 +201,7 @@ TEST_F(CudaStep, MovesHiddenMatricesByMuonAndTheOthersByNesterov) {
     const std::vector<double> after = bench.download(bench.update.params),
                               momenta = bench.download(bench.update.states[0]);
     double decay_sum = 1.0;
-    backend->copy(reinterpret_cast<std::byte*>(&decay_sum),
-                  reinterpret_cast<const std::byte*>(bench.update.decay_sum), sizeof decay_sum);
+    backend->copy(&decay_sum, bench.update.decay_sum, sizeof decay_sum);
     EXPECT_EQ(decay_sum, 0.0);  // the decay of a hidden matrix is no part of the loss
     const std::size_t begin = bench.matrix.begin, end = begin + bench.matrix.floats;
     std::vector<double> direction;
@@ -315,8 +313,7 @@ TEST_F(CudaStep, AddsUnderAudit) {
   const auto backend = make_backend({});
   const std::vector<float> values{1.0f, 2.0f, 3.0f};
   const Buffer a = backend->allocate(12), b = backend->allocate(12), sum = backend->allocate(12);
-  for (const Buffer* buffer : {&a, &b})
-    backend->copy(buffer->data(), reinterpret_cast<const std::byte*>(values.data()), 12);
+  for (const Buffer* buffer : {&a, &b}) backend->copy(buffer->data(), values.data(), 12);
   for (const bool two : {false, true}) {
     engine::StepProgram program("sum");
     program.run(engine::kCompute,
@@ -327,7 +324,7 @@ TEST_F(CudaStep, AddsUnderAudit) {
                         {{a.data(), a.size()}, {b.data(), b.size()}, {sum.data(), sum.size()}});
     EXPECT_NO_THROW(runner->replay());
     std::vector<float> found(3);
-    backend->copy(reinterpret_cast<std::byte*>(found.data()), sum.data(), 12);
+    backend->copy(found.data(), sum.data(), 12);
     EXPECT_EQ(found, (two ? std::vector<float>{2.0f, 4.0f, 6.0f} : values));
   }
 }
@@ -336,9 +333,9 @@ TEST_F(CudaStep, TakesAShareOfADifferenceOrOfAValue) {
   const auto backend = make_backend({});
   const std::vector<float> values{1.0f, 2.0f, 4.0f}, others{0.5f, 4.0f, 4.0f};
   const Buffer a = backend->allocate(12), b = backend->allocate(12);
-  backend->copy(a.data(), reinterpret_cast<const std::byte*>(values.data()), 12);
+  backend->copy(a.data(), values.data(), 12);
   for (const bool two : {true, false}) {
-    backend->copy(b.data(), reinterpret_cast<const std::byte*>(others.data()), 12);
+    backend->copy(b.data(), others.data(), 12);
     engine::StepProgram program("share");
     program.run(engine::kCompute,
                 backend->sum_task(
@@ -346,7 +343,7 @@ TEST_F(CudaStep, TakesAShareOfADifferenceOrOfAValue) {
     program.finalize();
     backend->runner(std::move(program), RunnerKind::serial, {})->replay();
     std::vector<float> found(3);
-    backend->copy(reinterpret_cast<std::byte*>(found.data()), b.data(), 12);
+    backend->copy(found.data(), b.data(), 12);
     EXPECT_EQ(found, (two ? std::vector<float>{0.125f, -0.5f, 0.0f} : std::vector<float>{0.25f, 0.5f, 1.0f}));
   }
 }

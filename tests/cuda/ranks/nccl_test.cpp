@@ -62,7 +62,7 @@ TEST_F(NcclRanks, SumsSmallIntegersExactly) {
         values[i] = term(world().rank());
         for (int rank = 0; rank < world().size(); ++rank) wanted[i] += term(rank);
       }
-      backend.copy(buffer.data(), reinterpret_cast<const std::byte*>(values.data()), buffer.size());
+      backend.copy(buffer.data(), values.data(), buffer.size());
       engine::StepProgram program("sum");
       const float* const at = buffer.as<float>();
       program.run(engine::kCompute, {"start", {}, {engine::bytes_of(at, 0)}, [](engine::Lane&) {}, {}});
@@ -73,7 +73,7 @@ TEST_F(NcclRanks, SumsSmallIntegersExactly) {
       const auto runner = backend.runner(std::move(program), engine::RunnerKind::lanes, {});
       runner->replay();
       runner->finish();
-      backend.copy(reinterpret_cast<std::byte*>(values.data()), buffer.data(), buffer.size());
+      backend.copy(values.data(), buffer.data(), buffer.size());
       EXPECT_EQ(values, wanted) << name << ", " << count;
     }
   }
@@ -140,7 +140,7 @@ std::vector<float> train(engine::RunnerKind kind, int steps, bool reproducible =
                      run::initial_state({blocks.state.rows().begin(), blocks.state.rows().end()}, initial));
   step::write_step(device, blocks, 0);
   const engine::RankFacts facts{0.0, 0.0f, 40'000u + static_cast<unsigned>(world().rank())};
-  device.backend->copy(blocks.facts.data(), reinterpret_cast<const std::byte*>(&facts), sizeof facts);
+  device.backend->copy(blocks.facts.data(), &facts, sizeof facts);
   for (int i = 0; i < steps; ++i) step->replay();
   step->finish();
   for (int i = 0; i < steps; ++i) {  // each rank counts once, however many parts its batch has
