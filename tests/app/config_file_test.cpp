@@ -5,15 +5,6 @@
 namespace cifar_mpi::test {
 namespace {
 
-TEST_F(Programs, PrintAConfigurationThatReadsBackAsItself) {
-  const Outcome printed = run_command(kTrain + " --lr 0.25 --shuffle global --print-config");
-  ASSERT_EQ(printed.code, 0) << printed.output;
-  write_file(file("config.toml"), printed.output);
-  const Outcome again = run_command(kTrain + " --config " + file("config.toml") + " --print-config");
-  EXPECT_EQ(again.output, printed.output);
-  EXPECT_NE(printed.output.find("lr=0.25"), std::string::npos) << printed.output;
-}
-
 TEST_F(Programs, TakeEveryRecipe) {
   int recipes = 0;
   for (const auto& entry : std::filesystem::directory_iterator(CIFAR_MPI_SOURCE_ROOT "/jobs/recipes")) {
