@@ -17,7 +17,7 @@ TEST_F(Programs, AnswerWithoutMpi) {
   for (const auto& [program, word] : words) {
     const Outcome help = run_command(program + " --help");
     EXPECT_EQ(help.code, 0);
-    EXPECT_NE(help.output.find(word), std::string::npos) << help.output;
+    EXPECT_TRUE(contains(help.output, word));
     const Outcome version = run_command(program + " --version");
     EXPECT_EQ(version.code, 0);
     EXPECT_TRUE(std::regex_search(version.output, std::regex("^cifar_mpi_\\w+ \\d+\\.\\d+\\.\\d+ \\(")))
@@ -26,7 +26,7 @@ TEST_F(Programs, AnswerWithoutMpi) {
   const Outcome build = run_command(kTrain + " --check-build");
   EXPECT_EQ(build.code, 0);
   for (const char* part : {"MPI", "cpu", "cuda", "ring", "tutorial"}) {
-    EXPECT_NE(build.output.find(part), std::string::npos) << build.output;
+    EXPECT_TRUE(contains(build.output, part));
   }
 }
 
@@ -56,13 +56,13 @@ TEST_F(Programs, FitTheirHelpIntoATerminal) {
   EXPECT_GT(options_in(all), 75) << all;
   for (const char* part : {"--lr X                  Learning rate [0.1]\n", "  --schedule NAME",
                            "Examples:", "Exit codes:", "Signals:"})
-    EXPECT_NE(usual.find(part), std::string::npos) << part << usual;
+    EXPECT_TRUE(contains(usual, part));
 }
 
 TEST_F(Programs, ShowInTheirHelpWhatAModelAndAFileSet) {
   const auto expect = [](const std::string& options, const std::vector<std::string>& parts) {
     const std::string help = run_command(kTrain + options + " --help-all").output;
-    for (const std::string& part : parts) EXPECT_NE(help.find(part), std::string::npos) << part << help;
+    for (const std::string& part : parts) EXPECT_TRUE(contains(help, part));
   };
   expect("", {"[runs/tutorial]", "tutorial, resnet", "[staircase]", "[256]"});
   expect(" --model resnet20", {"[resnet20]", "[runs/resnet20]", "[steps]", "[0.5,0.75]", "[163.84]"});
@@ -138,7 +138,7 @@ TEST_F(Programs, PrintTheModelForTheDatasetOrForCifar10) {
     EXPECT_EQ(found.code, 0);
     for (const char* part : {"conv2", "LocalResponseNorm", "12x12x64", "885120", "parameters: 1068298",
                              "36.9 MFLOP forward", "24x24x3"}) {
-      EXPECT_NE(found.output.find(part), std::string::npos) << part << " is not in\n" << found.output;
+      EXPECT_TRUE(contains(found.output, part));
     }
     // Without a name: CIFAR-10's, unless this checkout has a dataset, which the program finds next to its
     // binary.
@@ -169,7 +169,7 @@ TEST_F(Programs, RefuseRanksThatWereStartedInAnotherWay) {
     SCOPED_TRACE(part);
     const Outcome outcome = outcome_of(first, second);
     expect_refusal(outcome, 2, part);
-    EXPECT_NE(outcome.output.find("start all ranks with the same program and options"), std::string::npos);
+    EXPECT_TRUE(contains(outcome.output, "start all ranks with the same program and options"));
   }
   for (const char* wrong : {" --foo", " --config nope"}) {
     const Outcome outcome = outcome_of(train, train + wrong);
@@ -194,7 +194,7 @@ TEST_F(Programs, CheckOnlyAGpuThatIsThere) {
   if (cuda::unusable().empty()) return;
   const Outcome refused = run_command(kTrain + " --self-check only");
   expect_refusal(refused, 6, "CUDA cannot be used: " + cuda::unusable() + "; start it on a node with a GPU");
-  EXPECT_EQ(refused.output.find("--device cpu"), std::string::npos) << "this is refused: " << refused.output;
+  EXPECT_FALSE(contains(refused.output, "--device cpu")) << "this is refused";
 }
 
 TEST_F(Programs, RefuseOptionsThatMakeNoSense) {
