@@ -154,7 +154,7 @@ TEST_F(Exchange, RefusesAWireThatCannotBe) {
     const Outcome outcome = mpirun(2, train("never", std::string("--wire bf16 ") + choice));
     EXPECT_EQ(outcome.code, 2) << outcome.output;
     EXPECT_EQ(count_lines_with(outcome.output, "cifar_mpi_train: "), 1) << outcome.output;
-    EXPECT_NE(outcome.output.find("--wire"), std::string::npos) << outcome.output;
+    EXPECT_TRUE(contains(outcome.output, "--wire"));
   }
   const Outcome noted = mpirun(2, train("noted", "--batch-size 8 --steps 1 --wire bf16"));
   EXPECT_EQ(noted.code, 0) << noted.output;

@@ -113,7 +113,7 @@ TEST_F(Programs, RefuseToExportWhatTheyCannot) {
 
 TEST_F(Programs, ReadWhatThePageWritesWithH5py) {
   const std::string program = python_of("src/run/README.md");
-  ASSERT_NE(program.find("h5py"), std::string::npos) << "src/run/README.md has no example in Python";
+  ASSERT_TRUE(contains(program, "h5py")) << "src/run/README.md has no example in Python";
   const std::string python = python_with("h5py, numpy");
   if (python.empty())
     GTEST_SKIP()

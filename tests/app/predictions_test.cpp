@@ -64,7 +64,7 @@ TEST_F(Programs, WritePredictionsThatGiveTheAccuracyOfTheEvaluation) {
   for (const std::string& part :
        {concat("\"correct\":", correct, ","), concat("\"images\":", labels.size(), ","),
         concat("\"confusion\":[", matrix, "]")})
-    EXPECT_NE(evaluated.output.find(part), std::string::npos) << part << "\n" << evaluated.output;
+    EXPECT_TRUE(contains(evaluated.output, part));
   EXPECT_EQ(count_lines_with(evaluated.output, ""), 1) << evaluated.output;  // one object and no more
 }
 
@@ -79,7 +79,7 @@ TEST_F(Programs, SayInWhichPrecisionTheyEvaluate) {
   EXPECT_EQ(count_lines_with(same.output, ", in bf16"), 1) << same.output;
   EXPECT_EQ(count_lines_with(same.output, "the run evaluates"), 0) << same.output;
   const Outcome json = run_command(eval + "bf16 --json 2>" + file("log"));
-  EXPECT_NE(json.output.find(",\"precision\":\"bf16\",\"images\":"), std::string::npos) << json.output;
+  EXPECT_TRUE(contains(json.output, ",\"precision\":\"bf16\",\"images\":"));
 }
 
 /// Logits of an image without a dataset, of the test split, and of ranks, from one set of views.
@@ -98,8 +98,8 @@ TEST_F(Programs, ShowTheViewsThatAreAskedFor) {
       std::regex("6 views of each image in [0-9.]+ s; the image alone: " + alone[1].str() + " in [0-9.]+ s")))
       << six.output << plain.output;
   const Outcome ranks = mpirun(2, eval + "--views 6 --json --predictions " + file("six_2.csv"));
-  EXPECT_NE(ranks.output.find("\"views\":6,"), std::string::npos) << ranks.output;
-  EXPECT_NE(ranks.output.find("\"other_views_seconds\":"), std::string::npos) << ranks.output;
+  EXPECT_TRUE(contains(ranks.output, "\"views\":6,"));
+  EXPECT_TRUE(contains(ranks.output, "\"other_views_seconds\":"));
   EXPECT_EQ(read_file(file("six_1.csv")), read_file(file("six_2.csv")));
   expect_refusal(run_command(eval + "--views 3"), 2, "--views");
   expect_refusal(run_command(kEval + " --views 2 --export-onnx " + file("a.onnx")), 2, "--views");
@@ -182,7 +182,7 @@ TEST(RecordedNetwork, HasTheNamesOfTheClassesAndStatesWhatIsAssumed) {
   EXPECT_EQ(old.label_names, (std::vector<std::string>{"class 0", "class 1", "class 2"}));
   EXPECT_EQ(old.network.augment.crop_width, 24);
   ASSERT_EQ(old.assumed.size(), 1u);
-  EXPECT_NE(old.assumed[0].find("assuming 24x24"), std::string::npos) << old.assumed[0];
+  EXPECT_TRUE(contains(old.assumed[0], "assuming 24x24"));
 }
 
 }  // namespace

@@ -72,8 +72,8 @@ class Programs : public testing::Test {
     static const std::regex kSentence("(^|\n)cifar_mpi_(train|eval|pack|bench|report): ");
     const std::sregex_iterator first(outcome.output.begin(), outcome.output.end(), kSentence);
     EXPECT_EQ(std::distance(first, std::sregex_iterator()), 1) << outcome.output;
-    EXPECT_NE(outcome.output.find(part), std::string::npos) << outcome.output << "\nlacks: " << part;
-    EXPECT_EQ(outcome.output.find("internal error"), std::string::npos) << outcome.output;
+    EXPECT_TRUE(contains(outcome.output, part));
+    EXPECT_FALSE(contains(outcome.output, "internal error"));
   }
 
  private:

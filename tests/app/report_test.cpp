@@ -10,13 +10,13 @@ TEST_F(ReportProgram, TellsOfARunAndWritesItsPage) {
   ASSERT_EQ(run_command(kTrain + small("reported") + " --log-every 1").code, 0);
   const Outcome report = run_command(kReport + " " + file("reported"));
   EXPECT_EQ(report.code, 0) << report.output;
-  EXPECT_NE(report.output.find("ended with code 0: done"), std::string::npos) << report.output;
-  EXPECT_NE(report.output.find("step 2 of 2"), std::string::npos) << report.output;
-  EXPECT_NE(report.output.find(file("reported/report.html")), std::string::npos) << report.output;
-  EXPECT_EQ(report.output.find("warning"), std::string::npos) << report.output;
+  EXPECT_TRUE(contains(report.output, "ended with code 0: done"));
+  EXPECT_TRUE(contains(report.output, "step 2 of 2"));
+  EXPECT_TRUE(contains(report.output, file("reported/report.html")));
+  EXPECT_FALSE(contains(report.output, "warning"));
   const std::string page = read_file(file("reported/report.html"));
   for (const char* part : {"id=\"loss\"", "id=\"accuracy\"", "All settings", "h5dump -n"})
-    EXPECT_NE(page.find(part), std::string::npos) << part;
+    EXPECT_TRUE(contains(page, part));
   EXPECT_EQ(run_command(kTrain + small("reported")).code, 0) << "the page disturbs no run";
   const std::string none =
       "  no step was sampled since the run resumed at step 30: the numbers are of earlier";

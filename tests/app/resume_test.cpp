@@ -91,7 +91,7 @@ TEST_F(ResumedRun, AllowsAChangeForOneStartOnly) {
       << allowed.output;
   const std::string config = read_file(file("changed/config.toml"));
   EXPECT_EQ(count_lines_with(config, "allow-change"), 1) << config;
-  EXPECT_NE(config.find("\n# allow-change=\"lr,momentum\"\n"), std::string::npos) << config;
+  EXPECT_TRUE(contains(config, "\n# allow-change=\"lr,momentum\"\n"));
   // The file as it is resumes the run; another change needs the option again.
   const std::string again = kTrain + " --config " + file("changed/config.toml") + " --steps 4";
   expect_refusal(run_command(again + " --lr 0.2"), 4, "its --lr is 0.05, this one's is 0.2");

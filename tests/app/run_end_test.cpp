@@ -56,7 +56,7 @@ TEST_F(RunEnd, IsRecordedWithItsCodeAndSentence) {
   fs::create_directories(file("three"));
   EXPECT_EQ(mpirun(2, "bash " + file("by_rank.sh")).code, 3);
   EXPECT_TRUE(exit_record("three").starts_with("3 ")) << exit_record("three");
-  EXPECT_NE(exit_record("three").find("rank 1"), std::string::npos) << exit_record("three");
+  EXPECT_TRUE(contains(exit_record("three"), "rank 1"));
 
   // A usage error that needs no run directory does not change it.
   EXPECT_EQ(run_command(train("one", "--lr nan")).code, 2);
@@ -137,13 +137,13 @@ TEST_F(RunEnd, InTheLastEvaluationLosesNothing) {
   const Outcome killed = run_command(train("evaluated", data) + "& child=$!; " +
                                      until("[ -e " + state + " ]") + "kill -9 $child; wait $child");
   EXPECT_EQ(killed.code, 137) << killed.output;
-  EXPECT_EQ(killed.output.find("test accuracy"), std::string::npos) << killed.output;
+  EXPECT_FALSE(contains(killed.output, "test accuracy"));
   const Outcome next = run_command(train("evaluated", data));
   EXPECT_EQ(next.code, 0) << next.output;
   EXPECT_EQ(count_lines_with(next.output, "test accuracy"), 1) << next.output;
-  EXPECT_EQ(next.output.find("loss ="), std::string::npos) << next.output;
+  EXPECT_FALSE(contains(next.output, "loss ="));
   EXPECT_EQ(count_lines_with(read_file(file("evaluated/metrics.jsonl")), "test_accuracy"), 1);
-  EXPECT_NE(run_command(train("evaluated", data)).output.find("this run is finished"), std::string::npos);
+  EXPECT_TRUE(contains(run_command(train("evaluated", data)).output, "this run is finished"));
 }
 
 TEST_F(RunEnd, OnAFullDiskComesAfterTheLastStep) {
@@ -179,7 +179,7 @@ TEST_F(RunEnd, OnAFileSystemThatIsFullKeepsTheGoodCheckpoint) {
       count_lines_with(outcome.output, "5 the checkpoint of step 3 could not be written (that of step 1"), 1)
       << outcome.output;
   EXPECT_EQ(count_lines_with(outcome.output, "No space left on device"), 4) << outcome.output;
-  EXPECT_EQ(outcome.output.find(".tmp\n"), std::string::npos) << outcome.output;
+  EXPECT_FALSE(contains(outcome.output, ".tmp\n"));
   EXPECT_EQ(count_lines_with(outcome.output, "precision @ 1"), 1) << outcome.output;
   EXPECT_EQ(count_lines_with(outcome.output, "resuming at step 1 of 3"), 1) << outcome.output;
   EXPECT_EQ(count_lines_with(outcome.output, "code 0"), 1) << outcome.output;

@@ -49,7 +49,7 @@ TEST_F(StartLog, ListsTheKernelsWhenAsked) {
       std::regex_search(brief, found, std::regex("\nkernels: (\\d+) choices; --show-kernels lists them\n")))
       << brief;
   const std::string full = log_of("full", " --show-kernels"), title = "\nkernels:\n";
-  EXPECT_EQ(full.find("choices; --show-kernels"), std::string::npos) << full;
+  EXPECT_FALSE(contains(full, "choices; --show-kernels"));
   const std::size_t begin = full.find(title);
   ASSERT_NE(begin, std::string::npos) << full;
   std::istringstream lines(full.substr(begin + title.size()));

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cifar_mpi/config/options.hpp"
+#include "support/contains.hpp"
 
 namespace cifar_mpi::app {
 namespace {
@@ -141,18 +142,14 @@ TEST(TrainOptions, RefuseWhatTheyCannotRead) {
     return "accepted: " + words;
   };
   for (const char* bad : {",", "0.5,", ",0.5", "0.5,,1", "0.5;0.75", "a", "nan", "0.5,inf"})
-    EXPECT_NE(refusal(std::string("--decay-at ") + bad).find("such as 0.5,0.75, not '"), std::string::npos)
-        << bad;
+    EXPECT_TRUE(contains(refusal(std::string("--decay-at ") + bad), "such as 0.5,0.75, not '")) << bad;
   for (const char* bad : {"-", "5", "5-", "0-5", "1-2-3", "a-b", "1-99999999999999999999"})
-    EXPECT_NE(refusal(std::string("--trace=") + bad).find("such as 1000-1009, or none, not '"),
-              std::string::npos)
-        << bad;
-  EXPECT_NE(refusal("--steps 1.5")
-                .find("must be a whole number of at most 9223372036854775807, or auto, not '1.5'"),
-            std::string::npos);
-  EXPECT_NE(refusal("--lr nan").find("must be a finite number, not 'nan'"), std::string::npos);
-  EXPECT_NE(refusal("--flip up").find("must be one of random, alternate, off, not 'up'"), std::string::npos);
-  EXPECT_NE(refusal("--max-staleness -1").find("or none, not '-1'"), std::string::npos);
+    EXPECT_TRUE(contains(refusal(std::string("--trace=") + bad), "such as 1000-1009, or none, not '")) << bad;
+  EXPECT_TRUE(contains(refusal("--steps 1.5"),
+                       "must be a whole number of at most 9223372036854775807, or auto, not '1.5'"));
+  EXPECT_TRUE(contains(refusal("--lr nan"), "must be a finite number, not 'nan'"));
+  EXPECT_TRUE(contains(refusal("--flip up"), "must be one of random, alternate, off, not 'up'"));
+  EXPECT_TRUE(contains(refusal("--max-staleness -1"), "or none, not '-1'"));
 }
 
 TEST(TrainOptions, AreDescribedByOneShortPhrase) {

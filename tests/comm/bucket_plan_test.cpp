@@ -3,6 +3,7 @@
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/comm/all_reduce_update.hpp"
 #include "cifar_mpi/comm/server_update.hpp"
+#include "support/temp_dir.hpp"
 
 namespace cifar_mpi::comm {
 namespace {
@@ -75,12 +76,7 @@ TEST(BucketPlan, OfNoParametersStillCarriesTheControlBlock) {
 }
 
 TEST(BucketPlan, RefusesBucketsOfNothing) {
-  try {
-    plan_buckets(tutorial(), 0);
-    FAIL() << "buckets of 0 bytes were planned";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::usage);
-  }
+  expect_error(ErrorKind::usage, {}, [] { plan_buckets(tutorial(), 0); });
 }
 
 TEST(CutForServers, GivesEachAboutAsManyBytes) {

@@ -9,6 +9,7 @@
 
 #include "cifar_mpi/base/text.hpp"
 #include "support/mpi_world.hpp"
+#include "support/temp_dir.hpp"
 
 namespace cifar_mpi::comm {
 namespace {
@@ -115,13 +116,8 @@ TEST(Vote, TurnsWhatAPhaseThrowsIntoEveryRanksError) {
 
 /// The message of `require_equal` on all ranks; empty when there is no difference.
 std::string difference(const RunFingerprint& mine) {
-  try {
-    test_world().require_equal(ErrorKind::usage, mine, "give all the same");
-  } catch (const AgreedError& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::usage);
-    return error.what();
-  }
-  return {};
+  return refusal(ErrorKind::usage,
+                 [&] { test_world().require_equal(ErrorKind::usage, mine, "give all the same"); });
 }
 
 TEST(RequireEqual, PassesWhereAllRanksHaveTheSame) {

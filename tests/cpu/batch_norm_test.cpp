@@ -10,7 +10,7 @@
 
 #include "cifar_mpi/base/random.hpp"
 #include "cifar_mpi/base/text.hpp"
-#include "cpu/bf16.hpp"
+#include "cpu/blocked.hpp"
 #include "cpu/simd.hpp"
 #include "cpu/task_runs.hpp"
 #include "reference/reference.hpp"
@@ -20,50 +20,15 @@ namespace {
 
 using engine::Precision;
 using reference::Array;
+using reference::relative_distance;
+using testing::count_of;
+using testing::from_memory;
+using testing::in_memory;
 using testing::kBf16Unit;
 using testing::kFp32Unit;
 
 constexpr float kEpsilon = 1e-3f;
 constexpr float kShare = 0.25f;
-
-std::size_t count_of(const BatchNormShape& s) {
-  return static_cast<std::size_t>(s.batch) * static_cast<std::size_t>(s.pixels) *
-         static_cast<std::size_t>(s.channels);
-}
-
-/// Element (n, p, c) of a dense [batch, pixels, channels] array in a layout of this block size, as the header
-/// counts.
-std::size_t place(const BatchNormShape& s, int block, std::size_t dense) {
-  const int c = static_cast<int>(dense) % s.channels, p = static_cast<int>(dense) / s.channels % s.pixels,
-            n = static_cast<int>(dense) / s.channels / s.pixels;
-  return static_cast<std::size_t>(n * s.channels * s.pixels + c / block * s.pixels * block + p * block +
-                                  c % block);
-}
-
-std::vector<std::byte> in_memory(const BatchNormShape& s, int block, Precision precision,
-                                 const Array& dense) {
-  std::vector<std::byte> bytes(dense.size() * (precision == Precision::bf16 ? 2 : 4));
-  for (std::size_t i = 0; i < dense.size(); ++i) {
-    const auto value = static_cast<float>(dense[i]);
-    if (precision == Precision::bf16) {
-      reinterpret_cast<bf16*>(bytes.data())[place(s, block, i)] = to_bf16(value);
-    } else {
-      reinterpret_cast<float*>(bytes.data())[place(s, block, i)] = value;
-    }
-  }
-  return bytes;
-}
-
-Array from_memory(const BatchNormShape& s, int block, Precision precision,
-                  const std::vector<std::byte>& bytes) {
-  Array dense(count_of(s));
-  for (std::size_t i = 0; i < dense.size(); ++i) {
-    const std::size_t at = place(s, block, i);
-    dense[i] = precision == Precision::bf16 ? to_float(reinterpret_cast<const bf16*>(bytes.data())[at])
-                                            : reinterpret_cast<const float*>(bytes.data())[at];
-  }
-  return dense;
-}
 
 Array drawn(std::size_t count, double middle, double deviation, std::uint64_t seed) {
   Array values(count);
@@ -72,25 +37,6 @@ Array drawn(std::size_t count, double middle, double deviation, std::uint64_t se
     values[i] = middle + deviation * std::sqrt(12.0) * (uniform - 0.5);
   }
   return values;
-}
-
-/// Rounded to what memory holds.
-Array held(const Array& values, Precision precision) {
-  Array rounded = values;
-  for (double& value : rounded) {
-    value = static_cast<float>(value);
-    if (precision == Precision::bf16) value = to_float(to_bf16(static_cast<float>(value)));
-  }
-  return rounded;
-}
-
-double distance(const Array& found, const Array& wanted) {
-  double difference = 0.0, size = 0.0;
-  for (std::size_t i = 0; i < wanted.size(); ++i) {
-    difference += (found[i] - wanted[i]) * (found[i] - wanted[i]);
-    size += wanted[i] * wanted[i];
-  }
-  return std::sqrt(difference / size);
 }
 
 struct Case {
@@ -104,10 +50,10 @@ struct Case {
 struct NormRun {
   explicit NormRun(const Case& chosen) : c(chosen) {
     const auto channels = static_cast<std::size_t>(c.shape.channels);
-    x = held(drawn(count_of(c.shape), c.middle, 1.0, 1), c.precision);
-    grad_y = held(drawn(count_of(c.shape), 0.1, 1.0, 2), c.precision);
-    const Array s = held(drawn(channels, 0.8, 0.3, 3), Precision::fp32),
-                b = held(drawn(channels, 0.1, 0.3, 4), Precision::fp32);
+    x = lattice::rounded(drawn(count_of(c.shape), c.middle, 1.0, 1), c.precision);
+    grad_y = lattice::rounded(drawn(count_of(c.shape), 0.1, 1.0, 2), c.precision);
+    const Array s = lattice::rounded(drawn(channels, 0.8, 0.3, 3), Precision::fp32),
+                b = lattice::rounded(drawn(channels, 0.1, 0.3, 4), Precision::fp32);
     scale.assign(s.begin(), s.end());
     biases.assign(b.begin(), b.end());
     for (auto* const values : {&mean, &variance, &grad_scale, &grad_biases}) values->resize(channels);
@@ -194,7 +140,7 @@ TEST(BatchNorm, NormalizesAsTheReference) {
     y = activated(y, c.then);
     // x − mean is exact to a rounding of the mean, which is that of its own size.
     const double unit = (c.precision == Precision::bf16 ? kBf16Unit : kFp32Unit) * (1.0 + std::abs(c.middle));
-    EXPECT_LE(distance(run.y(), y), 4.0 * unit) << text(c);
+    EXPECT_LE(relative_distance(run.y(), y), 4.0 * unit) << text(c);
     for (std::size_t i = 0; i < run.mean.size(); ++i) {
       EXPECT_NEAR(run.mean[i], kShare * wanted.mean[i], 8.0 * kFp32Unit * (1.0 + std::abs(c.middle)))
           << text(c);
@@ -214,16 +160,16 @@ TEST(BatchNorm, HasTheReferenceGradients) {
     const reference::Moments moments = reference::moments_of(c.shape.channels, run.x);
     const Array y =
         reference::batch_norm_forward(spec, run.x, widened(run.scale), widened(run.biases), moments);
-    const Array grad_y = held(activation_grad_x(y, run.grad_y, c.then), c.precision);
+    const Array grad_y = lattice::rounded(activation_grad_x(y, run.grad_y, c.then), c.precision);
     const auto wanted = reference::batch_norm_backward(spec, run.x, widened(run.scale), grad_y);
     const bool silu = c.then == Activation::silu;
     const double fp32 = 16.0 * kFp32Unit * (1.0 + std::abs(c.middle)),
                  unit = c.precision == Precision::bf16 ? kBf16Unit : 0.0;
-    EXPECT_LE(distance(run.grad_x(), wanted.x), fp32 + unit) << text(c);
+    EXPECT_LE(relative_distance(run.grad_x(), wanted.x), fp32 + unit) << text(c);
     // With a SiLU g is rounded; a few values round the other way than in the reference.
     const double sums = fp32 + (silu ? unit : 0.0);
-    EXPECT_LE(distance(widened(run.grad_scale), wanted.scale), sums) << text(c);
-    EXPECT_LE(distance(widened(run.grad_biases), wanted.biases), sums) << text(c);
+    EXPECT_LE(relative_distance(widened(run.grad_scale), wanted.scale), sums) << text(c);
+    EXPECT_LE(relative_distance(widened(run.grad_biases), wanted.biases), sums) << text(c);
 
     if (silu && c.shape.src_block != c.shape.dst_block) continue;
     const Array apart = run.grad_x();
@@ -238,7 +184,7 @@ TEST(BatchNorm, AddsAnotherValueInFrontOfTheRelu) {
   for (Case c : cases()) {
     if (c.then != Activation::relu) continue;
     NormRun run(c);
-    const Array other = held(drawn(count_of(c.shape), -0.2, 1.0, 5), c.precision);
+    const Array other = lattice::rounded(drawn(count_of(c.shape), -0.2, 1.0, 5), c.precision);
     const std::vector<std::byte> other_bytes = in_memory(c.shape, c.shape.dst_block, c.precision, other);
     BatchNormForward memory = run.forward_memory();
     memory.other = other_bytes.data();
@@ -250,7 +196,7 @@ TEST(BatchNorm, AddsAnotherValueInFrontOfTheRelu) {
     for (std::size_t i = 0; i < y.size(); ++i) y[i] += other[i];
     y = reference::relu_forward(y);
     const double unit = c.precision == Precision::bf16 ? kBf16Unit : kFp32Unit;
-    EXPECT_LE(distance(run.y(), y), 8.0 * unit) << text(c);
+    EXPECT_LE(relative_distance(run.y(), y), 8.0 * unit) << text(c);
   }
 }
 
@@ -261,8 +207,8 @@ TEST(BatchNorm, JoinsTwoGradientsBehindTheMaskOfASum) {
     for (const bool two : {false, true}) {
       NormRun run(c);
       testing::run(run.forward());  // for the moments; y is drawn
-      const Array y = held(drawn(count_of(c.shape), 0.1, 1.0, 6), c.precision);
-      const Array more = held(drawn(count_of(c.shape), 0.3, 1.0, 7), c.precision);
+      const Array y = lattice::rounded(drawn(count_of(c.shape), 0.1, 1.0, 6), c.precision);
+      const Array more = lattice::rounded(drawn(count_of(c.shape), 0.3, 1.0, 7), c.precision);
       run.dst = in_memory(c.shape, c.shape.dst_block, c.precision, y);
       std::vector<std::byte> more_bytes = in_memory(c.shape, c.shape.dst_block, c.precision, more);
       BatchNormBackward memory = run.backward_memory(run.grad_src.data());
@@ -277,13 +223,14 @@ TEST(BatchNorm, JoinsTwoGradientsBehindTheMaskOfASum) {
       for (std::size_t i = 0; i < grad.size(); ++i)
         grad[i] = y[i] > 0.0 ? grad[i] + (two ? more[i] : 0.0) : 0.0;
       const Array joined = from_memory(c.shape, c.shape.dst_block, c.precision, run.grad_dst);
-      EXPECT_EQ(joined, held(grad, c.precision)) << text(c);
+      EXPECT_EQ(joined, lattice::rounded(grad, c.precision)) << text(c);
       const auto wanted = reference::batch_norm_backward(spec, run.x, widened(run.scale), joined);
       const double fp32 = 16.0 * kFp32Unit * (1.0 + std::abs(c.middle));
-      EXPECT_LE(distance(run.grad_x(), wanted.x), fp32 + (c.precision == Precision::bf16 ? kBf16Unit : 0.0))
+      EXPECT_LE(relative_distance(run.grad_x(), wanted.x),
+                fp32 + (c.precision == Precision::bf16 ? kBf16Unit : 0.0))
           << text(c);
-      EXPECT_LE(distance(widened(run.grad_scale), wanted.scale), fp32) << text(c);
-      EXPECT_LE(distance(widened(run.grad_biases), wanted.biases), fp32) << text(c);
+      EXPECT_LE(relative_distance(widened(run.grad_scale), wanted.scale), fp32) << text(c);
+      EXPECT_LE(relative_distance(widened(run.grad_biases), wanted.biases), fp32) << text(c);
     }
   }
 }
@@ -300,7 +247,7 @@ TEST(BatchNorm, TakesGivenStatisticsInEvaluation) {
     const Array normalized =
         reference::batch_norm_forward({.name = "bn", .epsilon = kEpsilon}, run.x, widened(run.scale),
                                       widened(run.biases), {widened(run.mean), widened(run.variance)});
-    EXPECT_LE(distance(run.y(), activated(normalized, then)), 8.0 * kFp32Unit);
+    EXPECT_LE(relative_distance(run.y(), activated(normalized, then)), 8.0 * kFp32Unit);
   }
 }
 

@@ -36,11 +36,6 @@ void PrintTo(const Case& c, std::ostream* out) {
        << (c.relu ? ", relu" : "") << ", " << c.pieces << " pieces" << (c.winograd ? ", Winograd" : "");
 }
 
-Array noise(std::size_t count, std::uint32_t salt) {
-  const std::vector<float> values = testing::noise_of(count, salt);
-  return {values.begin(), values.end()};
-}
-
 /// Relative to the length of the result: relative_tolerance for a sum of `terms`, plus three transforms, each
 /// of log2(N) halvings in two directions and odd sums of 7, with some roundings of random sign each. (Sums
 /// over up to four tiles have fewer, because their lengths have shorter odd sums.)
@@ -69,10 +64,11 @@ class Fixture {
     conv.winograd = c.winograd;
     conv = with_kernels(conv, precision);
     const auto images = static_cast<std::size_t>(c.batch);
-    x = lattice::rounded(noise(images * static_cast<std::size_t>(c.in.count()), 1), precision);
-    grad_y = lattice::rounded(noise(images * static_cast<std::size_t>(out.count()), 2), precision);
-    weights = noise(conv.weight_floats(), 3);
-    biases = noise(static_cast<std::size_t>(c.out_channels), 4);
+    x = lattice::rounded(test::noise_array(images * static_cast<std::size_t>(c.in.count()), 1), precision);
+    grad_y =
+        lattice::rounded(test::noise_array(images * static_cast<std::size_t>(out.count()), 2), precision);
+    weights = test::noise_array(conv.weight_floats(), 3);
+    biases = test::noise_array(static_cast<std::size_t>(c.out_channels), 4);
   }
 
   struct Passes {

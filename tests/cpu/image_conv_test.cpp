@@ -154,7 +154,7 @@ class ImageConvolution : public ::testing::TestWithParam<ImageConvCase> {};
 TEST_P(ImageConvolution, GivesTheExactValuesOfTheReferenceInBothPasses) {
   const ImageConvCase& c = GetParam();
   for (const Precision precision : {Precision::fp32, Precision::bf16}) {
-    const ImageConvFixture wanted(c, VectorSet::portable, precision, lattice::values);
+    const ImageConvFixture wanted(c, VectorSet::portable, precision, test::lattice);
     const Array grad_weights = wanted.wanted_grad_weights(), grad_biases = wanted.wanted_grad_biases();
     for (const VectorSet set : vector_sets_here()) {
       if (c.out_channels % lanes_of(set) != 0) continue;
@@ -184,10 +184,7 @@ INSTANTIATE_TEST_SUITE_P(
         ImageConvCase{2, {9, 9, 2}, 16, 3, 2, 3}, ImageConvCase{2, {1, 1, 3}, 16, 5, 3, 2},
         ImageConvCase{2, {2, 3, 3}, 32, 7, 2, 2}, ImageConvCase{1, {32, 32, 3}, 128, 3, 2, 2}));
 
-Array noise(std::size_t count, std::uint32_t salt) {
-  const std::vector<float> values = testing::noise_of(count, salt);
-  return {values.begin(), values.end()};
-}
+constexpr auto noise = [](std::size_t count, std::uint32_t salt) { return test::noise_array(count, salt); };
 
 // A sum of k terms of random sign is off by about eps·sqrt(k) of its size.
 TEST(ImageConv, OfTheTutorialErrsAsItsSumsAreLong) {

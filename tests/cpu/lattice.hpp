@@ -10,26 +10,15 @@
 #include <vector>
 
 #include "cifar_mpi/base/buffer.hpp"
-#include "cifar_mpi/base/random.hpp"
 #include "cifar_mpi/engine/arena.hpp"
 #include "cpu/bf16.hpp"
 #include "cpu/dnnl.hpp"
 #include "reference/reference.hpp"
+#include "support/draws.hpp"
 #include "support/expect_equal.hpp"
 
 /// Operands whose sums are exact, so that kernels and the reference can be compared with ==.
 namespace cifar_mpi::cpu::lattice {
-
-/// Multiples of 1/64 in [−1, 1]: exact in bf16, and a sum of products of two of them is exact in fp32 in any
-/// order as long as it stays below 2^24 / 2^12 = 4096.
-inline reference::Array values(std::size_t count, std::uint32_t salt) {
-  reference::Array values(count);
-  for (std::size_t i = 0; i < count; ++i) {
-    const std::uint32_t bits = random4(salt, RandomPurpose::synthetic, i, 0)[0];
-    values[i] = (static_cast<int>(uniform_below(bits, 129)) - 64) / 64.0;
-  }
-  return values;
-}
 
 inline std::size_t bytes_per_value(engine::Precision precision) {
   return precision == engine::Precision::bf16 ? sizeof(bf16) : sizeof(float);

@@ -10,7 +10,7 @@
 
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/text.hpp"
-#include "cpu/bf16.hpp"
+#include "cpu/blocked.hpp"
 #include "cpu/task_runs.hpp"
 #include "reference/reference.hpp"
 
@@ -20,59 +20,27 @@ namespace {
 using engine::Precision;
 using model::LocalResponseNorm;
 using reference::Array;
+using testing::count_of;
 using testing::kBf16Unit;
 using testing::kFp32Unit;
 
-std::size_t count_of(const LrnShape& s) { return static_cast<std::size_t>(s.batch) * s.pixels * s.channels; }
-
-/// The place of element (n, p, c) according to the header.
-std::size_t place(const LrnShape& s, int block, int n, int c, int p) {
-  return static_cast<std::size_t>(n * s.channels * s.pixels + c / block * s.pixels * block + p * block +
-                                  c % block);
-}
-
-/// An activation in memory, of either element type; `at` speaks [n, p, c].
+/// An activation in memory, of either element type; its values are dense.
 class Activation {
  public:
   Activation(const LrnShape& shape, int block, Precision precision)
       : shape_(shape),
         block_(block),
         precision_(precision),
-        bytes_(count_of(shape) * (precision == Precision::bf16 ? 2 : 4), std::byte{0xFF}) {}
+        bytes_(count_of(shape) * lattice::bytes_per_value(precision), std::byte{0xFF}) {}
 
   std::byte* data() { return bytes_.data(); }
   const std::vector<std::byte>& bytes() const { return bytes_; }
-
   void set(const std::vector<float>& values) {
-    visit([&](std::size_t dense, std::size_t stored) {
-      if (precision_ == Precision::bf16) {
-        reinterpret_cast<bf16*>(bytes_.data())[stored] = to_bf16(values[dense]);
-      } else {
-        reinterpret_cast<float*>(bytes_.data())[stored] = values[dense];
-      }
-    });
+    bytes_ = testing::in_memory(shape_, block_, precision_, {values.begin(), values.end()});
   }
-  Array get() const {
-    Array values(count_of(shape_));
-    visit([&](std::size_t dense, std::size_t stored) {
-      values[dense] = precision_ == Precision::bf16
-                          ? to_float(reinterpret_cast<const bf16*>(bytes_.data())[stored])
-                          : reinterpret_cast<const float*>(bytes_.data())[stored];
-    });
-    return values;
-  }
+  Array get() const { return testing::from_memory(shape_, block_, precision_, bytes_); }
 
  private:
-  template <class Visit>
-  void visit(Visit go) const {
-    std::size_t dense = 0;
-    for (int n = 0; n < shape_.batch; ++n) {
-      for (int p = 0; p < shape_.pixels; ++p) {
-        for (int c = 0; c < shape_.channels; ++c) go(dense++, place(shape_, block_, n, c, p));
-      }
-    }
-  }
-
   LrnShape shape_;
   int block_;
   Precision precision_;
@@ -216,35 +184,6 @@ TEST(LrnBackward, IsFiniteBesideLanesThatAreNoChannelWithoutABias) {
   std::vector<float> x = testing::noise_of(count_of(c.shape), 8, 2.0f);
   for (std::size_t i = 4; i < x.size(); i += 5) x[i] = 0.0f;  // the lane four after it has s = 0
   expect_backward(c, x, false);
-}
-
-TEST(LrnBackward, IsTheSlopeOfTheForwardPass) {
-  const LrnCase c{{"lrn", 4, 1.0f, 0.3f, 0.75f}, {1, 5, 16, 16, 16}};
-  Activation src(c.shape, 16, c.precision), grad_dst(c.shape, 16, c.precision),
-      grad_src(c.shape, 16, c.precision);
-  src.set(testing::noise_of(count_of(c.shape), 4, 2.0f));
-  grad_dst.set(testing::noise_of(count_of(c.shape), 5));
-  testing::run(plan_lrn_backward("lrn", c.layer, c.shape, c.precision, src.data(), grad_dst.data(),
-                                 grad_src.data(), false));
-  Array x = src.get();
-  const Array g = grad_dst.get(), found = grad_src.get(), magnitude = gradient_magnitude(c, x, g);
-  const auto objective = [&] {
-    const Array y = reference::lrn_forward(c.layer, c.shape.channels, x);
-    double sum = 0.0;
-    for (std::size_t i = 0; i < y.size(); ++i) sum += g[i] * y[i];
-    return sum;
-  };
-  constexpr double kStep = 1e-4;  // central differences: error h²·f'''/6 ~ 1e-8, rounding 80·2^-53/h ~ 1e-10
-  for (std::size_t i = 0; i < x.size(); ++i) {
-    const double here = x[i];
-    x[i] = here + kStep;
-    const double above = objective();
-    x[i] = here - kStep;
-    const double below = objective();
-    x[i] = here;
-    EXPECT_NEAR(found[i], (above - below) / (2 * kStep),
-                2.0 * roundings(c.layer) * kFp32Unit * magnitude[i] + 5e-8);
-  }
 }
 
 TEST(LrnBackward, LeavesTheSameBitsWithAnyNumberOfThreads) {

@@ -294,21 +294,6 @@ TEST(GradientNorm, IsNotFiniteWhenAGradientIsNot) {
   }
 }
 
-TEST(Update, ShrinksWeightsGeometricallyWithoutAGradient) {
-  Model m;
-  m.schedule.epochs_per_decay = 100.0;
-  std::fill(m.grads.begin(), m.grads.end(), 0.0f);
-  const std::vector<float> before = m.weights;
-  double sum = 0.0;
-  const engine::Task task = m.task(0, m.layout.floats, &sum);
-  constexpr int kSteps = 10;
-  for (; m.step < kSteps; ++m.step) testing::run(task);
-  for (std::size_t i = 0; i < before.size(); ++i) {
-    const double wanted = before[i] * std::pow(1.0 - 0.5 * m.decay_of(i), kSteps);
-    ASSERT_NEAR(m.weights[i], wanted, kSteps * 4.0 * kFp32Unit * std::abs(before[i])) << i;
-  }
-}
-
 TEST(Update, SumsTheDecayBeforeTheUpdate) {
   Model m;
   const std::size_t middle = m.layout.entries[1].offset, end = m.layout.floats;

@@ -1,14 +1,13 @@
 #pragma once
 
-#include <cstdint>
 #include <memory>
 #include <utility>
 #include <vector>
 
-#include "cifar_mpi/base/random.hpp"
 #include "cifar_mpi/engine/program.hpp"
 #include "cifar_mpi/engine/runner.hpp"
 #include "cpu/parallel.hpp"
+#include "support/draws.hpp"
 
 /// Ways to run a single task in a test.
 namespace cifar_mpi::cpu::testing {
@@ -46,16 +45,8 @@ class Threads {
   int before_;
 };
 
-/// Uniform in [-1, 1); a pure function of the arguments.
-inline float noise(std::uint64_t index, std::uint32_t salt) {
-  return 2.0f * uniform01(random4(salt, RandomPurpose::synthetic, index, 0)[0]) - 1.0f;
-}
-
-inline std::vector<float> noise_of(std::size_t count, std::uint32_t salt, float scale = 1.0f) {
-  std::vector<float> values(count);
-  for (std::size_t i = 0; i < count; ++i) values[i] = scale * noise(i, salt);
-  return values;
-}
+using test::noise;
+using test::noise_of;
 
 /// The largest relative rounding errors of one operation.
 constexpr double kFp32Unit = 0x1.0p-24;

@@ -18,6 +18,7 @@
 #include "cuda/lrn_pool_math.hpp"
 #include "cuda/optimizer_math.hpp"
 #include "cuda/sum_math.hpp"
+#include "support/temp_dir.hpp"
 
 /// The formulas and index arithmetic of kernels, on the host.
 namespace cifar_mpi::cuda {
@@ -270,13 +271,7 @@ TEST(DeviceChoice, AdvisesABuildThatIsPossible) {
 TEST(DeviceChoice, TakesTheOnlyGpuThatALauncherShows) { EXPECT_EQ(choose_device({3, 4, 1, false}), 0); }
 
 TEST(DeviceChoice, NamesTheFlagWhenRanksWouldShare) {
-  try {
-    choose_device({1, 4, 2, false});
-    FAIL() << "4 ranks took 2 GPUs";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::device);
-    EXPECT_NE(std::string(error.what()).find("--share-gpus"), std::string::npos) << error.what();
-  }
+  expect_error(ErrorKind::device, {"--share-gpus"}, [&] { choose_device({1, 4, 2, false}); });
   EXPECT_EQ(choose_device({1, 4, 2, true}), 1);
   EXPECT_EQ(choose_device({2, 4, 2, true}), 0);
 }

@@ -345,18 +345,6 @@ TEST(AugmentReference, AddsTheBrightnessToNormalizedValuesAndMultipliesByTheCont
   EXPECT_EQ(reference(spec, draw, 0.0, image), (std::vector<float>{0.375f, 0.375f, 0.0f, 0.0f}));
 }
 
-TEST(AugmentReference, CropsAndFlips) {
-  AugmentSpec spec;
-  spec.source = {3, 4, 1};
-  spec.crop_height = 1;
-  spec.crop_width = 2;
-  const std::vector<std::uint8_t> image{0, 1, 2, 3, 10, 20, 40, 30, 20, 21, 22, 23};
-  // Of two values, standardization leaves -1 and 1.
-  EXPECT_EQ(reference(spec, {1, 1, false, 1.0f}, 0.0, image), (std::vector<float>{-1.0f, 1.0f}));
-  EXPECT_EQ(reference(spec, {1, 1, true, 1.0f}, 0.0, image), (std::vector<float>{1.0f, -1.0f}));
-  EXPECT_EQ(reference(spec, {1, 2, false, 1.0f}, 0.0, image), (std::vector<float>{1.0f, -1.0f}));
-}
-
 TEST(AugmentReference, TurnsTheContrastAboutTheChannelMeans) {
   AugmentSpec spec;
   spec.source = {1, 2, 2};

@@ -9,6 +9,7 @@
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/engine/runner.hpp"
 #include "fake_tasks.hpp"
+#include "support/temp_dir.hpp"
 
 namespace cifar_mpi::engine {
 namespace {
@@ -54,13 +55,8 @@ TEST(HostRunner, RefusesAProgramThatIsNotFinalizedOrHasNothingToStart) {
 TEST(HostRunner, RefusesGraphNamingTheOption) {
   StepProgram program("p");
   program.finalize();
-  try {
-    make_host_runner(program, RunnerKind::graph, WhileWaiting::spin, {});
-    FAIL() << "no error";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::usage);
-    EXPECT_TRUE(contains(error.what(), "--runner")) << error.what();
-  }
+  expect_error(ErrorKind::usage, {"--runner"},
+               [&] { make_host_runner(program, RunnerKind::graph, WhileWaiting::spin, {}); });
 }
 
 TEST(SerialRunner, FinishesEveryTaskBeforeTheNext) {

@@ -175,7 +175,7 @@ TEST_F(EvaluatorOfRun, ShowsTheViewsOfTheOptionInTrainingToo) {
   c.augment = data::Augment::crop;
   c.steps = 2;
   run(c);
-  const run::Checkpoint plain = run::read_checkpoint(run::checkpoint_path(c.run_dir, 2));
+  const run::Checkpoint plain = saved(c, 2);
   c.run_dir = path("views");
   c.views = 6;
   run(c);
@@ -188,7 +188,7 @@ TEST_F(EvaluatorOfRun, ShowsTheViewsOfTheOptionInTrainingToo) {
       evaluate_checkpoint(evaluation, run::checkpoint_path(c.run_dir, 2), world(), platform, heart_);
   EXPECT_EQ(found.record.views, 6u);
   on_rank_zero([&] { EXPECT_EQ(found.record, run::read_evaluation(c.run_dir + "/evaluation.h5")); });
-  const run::Checkpoint viewed = run::read_checkpoint(run::checkpoint_path(c.run_dir, 2));
+  const run::Checkpoint viewed = saved(c, 2);
   EXPECT_EQ(viewed.state[optim::StateRole::weights][0].values,
             plain.state[optim::StateRole::weights][0].values);
 }

@@ -26,7 +26,7 @@ TEST_F(Fault, AStoppedRankIsNamedAndTheJobEndsWithinTheLimit) {
       output, seconds, std::regex("\\(pid " + pid + "\\) has shown no sign of life for ([0-9.]+) s")))
       << output;
   EXPECT_LT(std::stod(seconds[1]), 3 * kTimeout) << output;
-  EXPECT_NE(job.output().find(" waits for it in step "), std::string::npos) << job.output();
+  EXPECT_TRUE(contains(job.output(), " waits for it in step "));
   EXPECT_TRUE(exit_record("stopped").starts_with("7 rank 1 on ")) << exit_record("stopped");
   expect_all_ended(ranks);
   expect_same_end("stopped");
@@ -41,8 +41,7 @@ TEST_F(Fault, ARankThatIsStoppedWhileMpiStartsEndsTheJobWithinTheLimit) {
     std::map<int, pid_t> ranks;
     ASSERT_TRUE(wait_until(60.0, [&] { return (ranks = ranks_of(job.pid())).size() == 3; }));
     EXPECT_GT(job.wait(10.0 + kLaunchers), 0) << job.output();
-    EXPECT_NE(job.output().find("MPI has not started on all ranks within 10 s"), std::string::npos)
-        << job.output();
+    EXPECT_TRUE(contains(job.output(), "MPI has not started on all ranks within 10 s"));
     expect_all_ended(ranks);
   }
 }
@@ -99,9 +98,8 @@ TEST_F(Fault, AKilledRankEndsTheJobAtOnce) {
       EXPECT_TRUE(wait_until(kLaunchers, [pid = pid] { return !runs(pid); })) << "rank " << rank;
     EXPECT_GT(job.wait(kLaunchers), 0) << job.output();
     if (mpirun_has_patience()) {
-      EXPECT_NE(job.output().find("(pid " + std::to_string(ranks.at(victim)) + ") has ended in step "),
-                std::string::npos)
-          << job.output();
+      EXPECT_TRUE(
+          contains(job.output(), "(pid " + std::to_string(ranks.at(victim)) + ") has ended in step "));
       EXPECT_TRUE(exit_record(run).starts_with("7 rank " + std::to_string(victim))) << exit_record(run);
     }
     expect_same_end(run);
@@ -160,7 +158,7 @@ TEST_F(Fault, ARankThatThrowsInTheLoopEndsTheJobWithItsCode) {
   Process job =
       start(under_mpirun(with(endless("thrown"), {"--all-reduce", "ring"})), fault, file("thrown.log"));
   EXPECT_EQ(job.wait(60.0), 7) << job.output();
-  EXPECT_NE(job.output().find("rank 2: MPI failed while"), std::string::npos) << job.output();
+  EXPECT_TRUE(contains(job.output(), "rank 2: MPI failed while"));
   EXPECT_TRUE(exit_record("thrown").starts_with("7 rank 2: MPI failed while")) << exit_record("thrown");
   const Words ring{"--all-reduce", "ring"};
   run_to_end("thrown", under_mpirun(with(small("thrown"), ring)));
@@ -172,7 +170,7 @@ TEST_F(Fault, ARunThatDoesNotHoldItsDirectoryYetLeavesNoRecordThere) {
   const Environment fault{{"LD_PRELOAD", CIFAR_MPI_FAULT_PRELOAD}, {"FAULT", "lock:0:0"}};
   Process job = start(under_mpirun(with(small("not_ours"), {"--timeout", "2"})), fault, file("not_ours.log"));
   EXPECT_EQ(job.wait(5.0 * 2.0 + kLaunchers + 20.0), 7) << job.output();
-  EXPECT_NE(job.output().find("while starting"), std::string::npos) << job.output();
+  EXPECT_TRUE(contains(job.output(), "while starting"));
   EXPECT_EQ(exit_record("not_ours"), "");
 }
 
@@ -319,13 +317,13 @@ TEST_F(Fault, AKillAroundTheRenamingOfACheckpointLosesNothing) {
 TEST_F(Fault, ARunStopsByItselfWhenItsTimeOrItsJobIsOver) {
   Process job = start(under_mpirun(with(endless("time"), {"--stop-after", "0.005"})), {}, file("time.log"));
   EXPECT_EQ(job.wait(100.0), 75) << job.output();
-  EXPECT_NE(job.output().find("stopping: --stop-after is reached"), std::string::npos) << job.output();
+  EXPECT_TRUE(contains(job.output(), "stopping: --stop-after is reached"));
   expect_same_end("time");
   // Ten seconds of training, and the margin. Its own run, since it gets further than the undisturbed one.
   const Environment slurm{{"SLURM_JOB_END_TIME", std::to_string(std::time(nullptr) + 20)}};
   Process second = start(under_mpirun(endless("job")), slurm, file("job.log"));
   EXPECT_EQ(second.wait(100.0), 75) << second.output();
-  EXPECT_NE(second.output().find("stopping: the job ends in"), std::string::npos) << second.output();
+  EXPECT_TRUE(contains(second.output(), "stopping: the job ends in"));
   EXPECT_TRUE(exit_record("job").starts_with("75 stopped on request at step ")) << exit_record("job");
 }
 

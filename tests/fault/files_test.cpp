@@ -47,10 +47,9 @@ TEST_F(Fault, DamageToTheNewestCheckpointCostsStepsAndNothingElse) {
     damage(checkpoint(file(run), 28));
     expect_same_end(run);
     const std::string log = text_of(file(run + ".log"));
-    EXPECT_NE(log.find("skipping a damaged checkpoint: "), std::string::npos) << log;
-    EXPECT_NE(log.find("resuming at step 21 of 60"), std::string::npos) << log;
-    EXPECT_NE(log.find("the previous start logged step 28: this start repeats 7 steps\n"), std::string::npos)
-        << log;
+    EXPECT_TRUE(contains(log, "skipping a damaged checkpoint: "));
+    EXPECT_TRUE(contains(log, "resuming at step 21 of 60"));
+    EXPECT_TRUE(contains(log, "the previous start logged step 28: this start repeats 7 steps\n"));
   }
 }
 
@@ -91,7 +90,7 @@ TEST_F(Fault, AFullDiskLosesNothingThatWasWrittenBefore) {
   const std::string log = job.output();
   const std::size_t full = log.find("5 the checkpoint of step 60 could not be written (that of step 7");
   EXPECT_NE(full, std::string::npos) << log;
-  EXPECT_NE(log.find("No space left on device"), std::string::npos) << log;
+  EXPECT_TRUE(contains(log, "No space left on device"));
   EXPECT_NE(log.find("\nlatest\nstep_000000007.h5\n", full), std::string::npos) << log;
   EXPECT_NE(log.find("resuming at step 7 of 60", full), std::string::npos) << log;
   EXPECT_NE(log.find("0 done", full), std::string::npos) << log;
@@ -131,7 +130,7 @@ TEST_F(Fault, ASecondRunInTheDirectoryIsRefusedAndTheFirstGoesOn) {
   const auto ranks = ranks_in_training(job, "busy", 3);
   Process second = start(under_mpirun(small("busy")), {}, file("second.log"));
   EXPECT_EQ(second.wait(100.0), 4) << second.output();
-  EXPECT_NE(second.output().find("is in use by"), std::string::npos) << second.output();
+  EXPECT_TRUE(contains(second.output(), "is in use by"));
   const auto steps = [] { return text_of(file("busy") + "/metrics.jsonl").size(); };
   EXPECT_TRUE(wait_until(60.0, [&, until = steps()] { return steps() > until; })) << job.output();
   EXPECT_FALSE(has_step("busy", 60));
@@ -154,8 +153,7 @@ TEST_F(Fault, ALockThatWasLeftOnAnotherHostIsTakenOverWhenItDoesNotChange) {
   holder.replace(at, std::string(host).size(), "elsewhere");
   std::ofstream(lock) << std::regex_replace(holder, std::regex("heartbeat_s=.*"), "heartbeat_s=0.1");
   expect_same_end("left_locked");
-  EXPECT_NE(text_of(file("left_locked.log")).find("elsewhere: it gave no sign of life for 0.3 s"),
-            std::string::npos);
+  EXPECT_TRUE(contains(text_of(file("left_locked.log")), "elsewhere: it gave no sign of life for 0.3 s"));
 }
 
 TEST_F(Fault, ARunOnFilesAsOfAClusterIsSavedResumedAndEvaluated) {
@@ -166,25 +164,23 @@ TEST_F(Fault, ARunOnFilesAsOfAClusterIsSavedResumedAndEvaluated) {
     Process job = start(under_mpirun(words), network, file("network.log"));
     EXPECT_EQ(job.wait(100.0), code) << job.output();
     for (const char* met : {"ESTALE", "coarse times", "no O_TMPFILE"})
-      EXPECT_NE(job.output().find(concat("network files: ", met)), std::string::npos) << met;
+      EXPECT_TRUE(contains(job.output(), concat("network files: ", met))) << met;
     // If other tests run at the same time, the run may also warn of the cores that they use.
     const std::string output = std::regex_replace(
         job.output(), std::regex("warning: since the start other processes have used[^\n]*\n"), "");
-    EXPECT_EQ(output.find("warning"), std::string::npos) << output;
+    EXPECT_FALSE(contains(output, "warning"));
     return job.output();
   };
   const std::string first = go(with(small("network"), {"--steps", "32"}), "-300", 0);
-  EXPECT_NE(first.find("network files: no links"), std::string::npos) << first;
+  EXPECT_TRUE(contains(first, "network files: no links"));
   // As after the kill of a start on another host.
   std::ofstream(run + "/lock") << "token=0a\nhost=elsewhere\npid=1\nheartbeat_s=0.1\n";
   const std::string second = go(small("network"), "300", 0);
-  EXPECT_NE(second.find("waiting up to 0.3 s to see whether process 1 on elsewhere still runs"),
-            std::string::npos)
-      << second;
-  EXPECT_NE(second.find("resuming at step 32 of 60"), std::string::npos) << second;
+  EXPECT_TRUE(contains(second, "waiting up to 0.3 s to see whether process 1 on elsewhere still runs"));
+  EXPECT_TRUE(contains(second, "resuming at step 32 of 60"));
   expect_same_groups("network", "undisturbed");
   const std::string evaluated = go({kBin + "/cifar_mpi_eval", "--data", file("small.h5"), run}, "-300", 0);
-  EXPECT_NE(evaluated.find("precision"), std::string::npos) << evaluated;
+  EXPECT_TRUE(contains(evaluated, "precision"));
   EXPECT_TRUE(fs::exists(run + "/evaluation.h5"));
 }
 
@@ -192,9 +188,9 @@ TEST_F(Fault, AClockThatJumpsDisturbsNothing) {
   const Environment fault{{"LD_PRELOAD", CIFAR_MPI_FAULT_PRELOAD}, {"FAULT", "clock:0:10"}};
   Process job = start(under_mpirun(small("clock")), fault, file("clock.log"));
   EXPECT_EQ(job.wait(100.0), 0) << job.output();
-  EXPECT_NE(job.output().find("2001-09-09 "), std::string::npos) << "no jump: " << job.output();
-  EXPECT_NE(job.output().find(": step 60, loss"), std::string::npos) << job.output();
-  EXPECT_EQ(job.output().find("taken over"), std::string::npos) << job.output();
+  EXPECT_TRUE(contains(job.output(), "2001-09-09 ")) << "no jump";
+  EXPECT_TRUE(contains(job.output(), ": step 60, loss"));
+  EXPECT_FALSE(contains(job.output(), "taken over"));
   expect_same_groups("clock", "undisturbed");
 }
 

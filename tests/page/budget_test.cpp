@@ -2,6 +2,7 @@
 
 #include "cifar_mpi/report/step_budget.hpp"
 #include "page/sections.hpp"
+#include "support/contains.hpp"
 
 namespace cifar_mpi::page {
 namespace {
@@ -37,19 +38,15 @@ page::Run run_with(report::Timeline timeline) {
 
 TEST(Budget, ShowsEachRanksStepAsABarWithWordsAndATable) {
   const std::string page = budget_html(run_with(two_ranks()));
-  EXPECT_NE(page.find("rank 1 on host&lt;1&gt;, 10.00 ms: input 6.00 ms, forward 0.00 ms, backward 0.00 ms, "
-                      "all-reduce exposed 4.00 ms, update 0.00 ms, other 0.00 ms\""),
-            std::string::npos)
-      << page;
-  EXPECT_NE(page.find("<span class=\"b0 p60\"></span><span class=\"b3 p40\">"), std::string::npos) << page;
-  EXPECT_NE(page.find("<tr><th scope=\"row\">augment</th><td "
-                      "class=\"word\">input</td><td>5.00</td><td>4.00</td><td>6.00</td><td>1</td>"),
-            std::string::npos)
-      << page;
-  EXPECT_NE(page.find("Mean of 3 sampled steps, 10 to 12; all-reduce ring, sent as fp&lt;32&gt;"),
-            std::string::npos)
-      << page;
-  EXPECT_EQ(page.find("<1>"), std::string::npos);
+  EXPECT_TRUE(contains(page,
+                       "rank 1 on host&lt;1&gt;, 10.00 ms: input 6.00 ms, forward 0.00 ms, backward 0.00 ms, "
+                       "all-reduce exposed 4.00 ms, update 0.00 ms, other 0.00 ms\""));
+  EXPECT_TRUE(contains(page, "<span class=\"b0 p60\"></span><span class=\"b3 p40\">"));
+  EXPECT_TRUE(contains(page,
+                       "<tr><th scope=\"row\">augment</th><td "
+                       "class=\"word\">input</td><td>5.00</td><td>4.00</td><td>6.00</td><td>1</td>"));
+  EXPECT_TRUE(contains(page, "Mean of 3 sampled steps, 10 to 12; all-reduce ring, sent as fp&lt;32&gt;"));
+  EXPECT_FALSE(contains(page, "<1>"));
 }
 
 TEST(Budget, OfManyRanksShowsThoseThatDifferMost) {
@@ -59,7 +56,7 @@ TEST(Budget, OfManyRanksShowsThoseThatDifferMost) {
        at = page.find("class=\"bar\"", at + 1))
     ++bars;
   EXPECT_EQ(bars, 24u);
-  EXPECT_NE(page.find("Of 100 ranks"), std::string::npos);
+  EXPECT_TRUE(contains(page, "Of 100 ranks"));
 }
 
 TEST(Budget, IsNotThereWithoutATimeline) {
@@ -72,7 +69,7 @@ TEST(Verdict, IsASentenceAndAListOfNumbers) {
   const std::vector<std::string> lines = verdict_of(run_with(two_ranks()), nullptr);
   ASSERT_GT(lines.size(), 1u);
   const std::string page = verdict_html(lines);
-  EXPECT_NE(page.find("<dt>load balance <b>0.83</b></dt><dd>"), std::string::npos) << page;
+  EXPECT_TRUE(contains(page, "<dt>load balance <b>0.83</b></dt><dd>"));
   EXPECT_EQ(verdict_html({"<b>", "no number <i>", ""}),
             "<p class=\"verdict\">&lt;b&gt;</p><dl class=\"numbers\"><dt>no number &lt;i&gt; "
             "<b></b></dt><dd></dd><dt> <b></b></dt><dd></dd></dl>");

@@ -4,6 +4,7 @@
 
 #include "page/bitmap.hpp"
 #include "page/sections.hpp"
+#include "support/contains.hpp"
 
 namespace cifar_mpi::page {
 namespace {
@@ -53,24 +54,22 @@ TEST(Confusion, IsATableOfFewClassesAndAListOfManyMistakes) {
   const std::string few = confusion_html(run_with(3));
   EXPECT_EQ(count(few, "<td class=\"right"), 3u);
   EXPECT_EQ(count(few, "<td class=\"miss"), 6u);
-  EXPECT_NE(few.find("3 of 107 test images correct"), std::string::npos) << few;
-  EXPECT_NE(few.find("<td class=\"word\">&lt;0&gt;</td><td class=\"word\">&lt;1&gt;</td><td>99</td>"),
-            std::string::npos)
-      << few;
+  EXPECT_TRUE(contains(few, "3 of 107 test images correct"));
+  EXPECT_TRUE(contains(few, "<td class=\"word\">&lt;0&gt;</td><td class=\"word\">&lt;1&gt;</td><td>99</td>"));
   EXPECT_EQ(count(few, "<td class=\"word\">&lt;2&gt;</td><td class=\"word\">&lt;2&gt;</td>"), 0u)
       << "what is right is no mistake";
   const std::string many = confusion_html(run_with(255));
   EXPECT_EQ(count(many, "class=\"right"), 0u);
   EXPECT_EQ(count(many, "<tr>"), 21u);
-  EXPECT_NE(many.find("<details open>"), std::string::npos);
-  EXPECT_EQ(few.find("<0>"), std::string::npos);
+  EXPECT_TRUE(contains(many, "<details open>"));
+  EXPECT_FALSE(contains(few, "<0>"));
   EXPECT_EQ(confusion_html(page::Run()), "");
 }
 
 TEST(WrongImages, SayWhatTheyAreAndWhatTheyWereTakenFor) {
   const std::string page = wrong_images_html(run_with(3));
   EXPECT_EQ(count(page, "<img"), 1u);
-  EXPECT_NE(page.find("alt=\"&lt;0&gt;, predicted as &lt;1&gt;\""), std::string::npos) << page;
+  EXPECT_TRUE(contains(page, "alt=\"&lt;0&gt;, predicted as &lt;1&gt;\""));
   EXPECT_EQ(count(page, "lists all"), 0u) << "the file of an older version has no list";
   page::Run run = run_with(3);
   run.evaluation->mistakes = {{2, 5}, {0, 0}, {1, 1}, {0.5f, 0.5f}, {"a.png", "<b>.png"}};
@@ -90,12 +89,12 @@ TEST(Filters, AreThoseOfTheConvolutionThatReadsTheImage) {
   tensors.push_back({"b/weights", {1, 2, 3, 2}, "", {-1, -1, 0, 0, 0, 0, 1, 1, 0, 0, 0, 0}, false});
   tensors.push_back({"c/weights", {30, 10}, "", std::vector<float>(300), false});
   const std::string page = filters_html(run);
-  EXPECT_NE(page.find("2 filters of b/weights, 1x2 pixels and 3 channels each"), std::string::npos) << page;
+  EXPECT_TRUE(contains(page, "2 filters of b/weights, 1x2 pixels and 3 channels each"));
   EXPECT_EQ(count(page, "<img"), 2u);
   Bitmap first(2, 1);
   first.set(0, 0, 0, 127, 127);
   first.set(1, 0, 255, 127, 127);
-  EXPECT_NE(page.find(first.address()), std::string::npos) << page;
+  EXPECT_TRUE(contains(page, first.address()));
   tensors[1].values[3] = std::nanf("");
   EXPECT_EQ(filters_html(run), "");
   tensors.erase(tensors.begin(), tensors.begin() + 2);

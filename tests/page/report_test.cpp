@@ -95,11 +95,10 @@ TEST(Report, LetsItsOwnStyleAndScriptRunAndNothingElse) {
   const std::string policy = page.substr(begin, end - begin);
   for (const char* part : {"default-src 'none'", "base-uri 'none'", "form-action 'none'",
                            "style-src 'sha256-", "script-src 'sha256-", "img-src data:;"})
-    EXPECT_NE(policy.find(part), std::string::npos) << part << policy;
-  EXPECT_EQ(policy.find("unsafe"), std::string::npos) << policy;
+    EXPECT_TRUE(contains(policy, part));
+  EXPECT_FALSE(contains(policy, "unsafe"));
   EXPECT_LT(end, page.find("<style"));
-  for (const char* inside : {" style=", " onclick=", "javascript:"})
-    EXPECT_EQ(page.find(inside), std::string::npos) << inside;
+  for (const char* inside : {" style=", " onclick=", "javascript:"}) EXPECT_FALSE(contains(page, inside));
 }
 
 TEST(Report, DrawsSeveralRunsOverEachOther) {
@@ -113,10 +112,10 @@ TEST(Report, DrawsSeveralRunsOverEachOther) {
   testing::internal::CaptureStdout();
   report_runs({dirs, folder / "all.html", ""}, Log());
   const std::string said = testing::internal::GetCapturedStdout();
-  EXPECT_NE(said.find("two:\n"), std::string::npos) << said;
+  EXPECT_TRUE(contains(said, "two:\n"));
   const std::string page = read_file(folder / "all.html");
-  EXPECT_NE(page.find("<h1>one and two and three</h1>"), std::string::npos);
-  EXPECT_NE(page.find("Loss: cross-entropy over step, 3 lines. one: from"), std::string::npos);
+  EXPECT_TRUE(contains(page, "<h1>one and two and three</h1>"));
+  EXPECT_TRUE(contains(page, "Loss: cross-entropy over step, 3 lines. one: from"));
   EXPECT_FALSE(fs::exists(folder / "one/report.html"));
 }
 
@@ -139,11 +138,11 @@ TEST(Report, ComparesSeveralRunsInATable) {
       "a        0.1    -      -        400   97.50 %  97.50 %      5007       20\n"
       "größer  0.05  <b>      -        200   95.00 %  95.00 %      5036       10\n"
       "bare       -    -      -          -         -        -         -        -\n";
-  EXPECT_NE(said.find(table), std::string::npos) << said;
+  EXPECT_TRUE(contains(said, table));
   const std::string page = read_file(folder / "all.html");
-  EXPECT_NE(page.find("<th scope=\"row\">größer</th><td>0.05</td><td>&lt;b&gt;</td>"), std::string::npos);
+  EXPECT_TRUE(contains(page, "<th scope=\"row\">größer</th><td>0.05</td><td>&lt;b&gt;</td>"));
   report_runs({{folder / "a"}, folder / "all.html", ""}, Log());
-  EXPECT_EQ(read_file(folder / "all.html").find("id=\"comparison\""), std::string::npos);
+  EXPECT_FALSE(contains(read_file(folder / "all.html"), "id=\"comparison\""));
 }
 
 TEST(Report, NeedsNothingFromElsewhereAndLetsNoNameBecomeMarkup) {
@@ -160,16 +159,16 @@ TEST(Report, NeedsNothingFromElsewhereAndLetsNoNameBecomeMarkup) {
   report_runs({{dir}, folder / "page.html", ""}, Log());
   testing::internal::GetCapturedStdout();
   const std::string page = read_file(folder / "page.html");
-  EXPECT_EQ(page.find("<img src=x"), std::string::npos);
-  EXPECT_EQ(page.find("<script>alert"), std::string::npos);
-  EXPECT_NE(page.find("&lt;script&gt;alert(2)"), std::string::npos);
+  EXPECT_FALSE(contains(page, "<img src=x"));
+  EXPECT_FALSE(contains(page, "<script>alert"));
+  EXPECT_TRUE(contains(page, "&lt;script&gt;alert(2)"));
   for (const char* part : {"http://", "https://", "<link", "@import", "url("}) {
     std::string rest = page;
     for (const std::string harmless : {"http://www.w3.org/2000/svg", "https://ui.perfetto.dev"}) {
       for (std::size_t at = 0; (at = rest.find(harmless)) != std::string::npos;)
         rest.erase(at, harmless.size());
     }
-    EXPECT_EQ(rest.find(part), std::string::npos) << part;
+    EXPECT_FALSE(contains(rest, part));
   }
 }
 

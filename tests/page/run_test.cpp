@@ -142,7 +142,7 @@ TEST(LoadRun, KeepsTheBeginningsOfVeryLongTexts) {
   EXPECT_TRUE(runs[0].checkpoint && runs[0].timeline);
   runs[0].verdict = verdict_of(runs[0], nullptr);
   const std::string page = page_html(runs, folder / "report.html");
-  EXPECT_NE(page.find("&quot;…</dd>"), std::string::npos);
+  EXPECT_TRUE(contains(page, "&quot;…</dd>"));
   EXPECT_LT(page.size(), 12'000'000u);  // 6 of them are the kernels, 4 the events
 }
 
@@ -213,10 +213,10 @@ TEST(Marks, StandWhereSomethingHappened) {
   EXPECT_EQ(marks[0].letter, "resume");
   EXPECT_EQ(marks[0].x, (AxisValues{100, 1, 10}));
   EXPECT_EQ(marks[1].letter, "fault");
-  EXPECT_NE(marks[1].text.find("killed"), std::string::npos);
+  EXPECT_TRUE(contains(marks[1].text, "killed"));
   EXPECT_EQ(marks[2].text, "the run failed after this step: 7 rank 2 was lost");
   const std::string table = events_html(runs);
-  EXPECT_NE(table.find("it had reached step 270, 70 steps are repeated"), std::string::npos) << table;
+  EXPECT_TRUE(contains(table, "it had reached step 270, 70 steps are repeated"));
 }
 
 TEST(Marks, HaveTheColoursOfTheirRunsWhereThereAreSeveral) {
@@ -237,8 +237,8 @@ TEST(Marks, HaveTheColoursOfTheirRunsWhereThereAreSeveral) {
     EXPECT_EQ(chart.marks[1].text, "b: resumed with 3 ranks");
     EXPECT_EQ(chart.marks[1].style, chart.series[1].style);
     const std::string html = figure_html(chart);
-    EXPECT_NE(html.find("class=\"mark s1\""), std::string::npos) << html;
-    EXPECT_NE(html.find("class=\"flag s1 "), std::string::npos) << html;
+    EXPECT_TRUE(contains(html, "class=\"mark s1\""));
+    EXPECT_TRUE(contains(html, "class=\"flag s1 "));
   }
   runs.pop_back();
   EXPECT_EQ(curves(runs).at(0).marks.at(0).style, -1);
@@ -291,7 +291,7 @@ TEST(Tiles, HaveTheSpeedThatItsCurvesLegendHas) {
             tiles.end());
   for (const Chart& chart : curves(runs)) {
     if (chart.id != "speed") continue;
-    EXPECT_NE(figure_html(chart).find("<b>250 /s</b>"), std::string::npos) << "not that of the last line";
+    EXPECT_TRUE(contains(figure_html(chart), "<b>250 /s</b>")) << "not that of the last line";
   }
 }
 

@@ -98,8 +98,7 @@ TEST(MetricsReader, NamesTheLinesThatItLeavesOut) {
       "line 5, is left out: it has no step",  "line 6, is left out: it is neither",
       "line 7, is left out: it has an event", "line 9, is left out: the file ends"};
   ASSERT_EQ(metrics.problems.size(), expected.size());
-  for (std::size_t i = 0; i < expected.size(); ++i)
-    EXPECT_NE(metrics.problems[i].find(expected[i]), std::string::npos) << metrics.problems[i];
+  for (std::size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(contains(metrics.problems[i], expected[i]));
 }
 
 TEST(MetricsReader, SaysShortlyWhatIsWrongWithAFileOfSomebodyElse) {
@@ -107,8 +106,8 @@ TEST(MetricsReader, SaysShortlyWhatIsWrongWithAFileOfSomebodyElse) {
   for (int i = 0; i < 5000; ++i) text += "no line of ours\n";
   const Metrics metrics = read(text);
   ASSERT_EQ(metrics.problems.size(), 12u);
-  EXPECT_NE(metrics.problems[10].find("lines after line 1000 are not read"), std::string::npos);
-  EXPECT_NE(metrics.problems[11].find("990 more lines"), std::string::npos);
+  EXPECT_TRUE(contains(metrics.problems[10], "lines after line 1000 are not read"));
+  EXPECT_TRUE(contains(metrics.problems[11], "990 more lines"));
 }
 
 TEST(MetricsReader, KeepsNoFiguresThatCannotBeDrawn) {

@@ -109,7 +109,7 @@ TEST(MetricsFile, KeepsEventsUpToTheStepAndTellsHowFarItHadCome) {
   EXPECT_TRUE(text.starts_with(
       kFirstLine + "{\"event\":\"start\",\"step\":0,\"time\":\"now\",\"kind\":\"event\"}\n{\"step\":10,"))
       << text;
-  EXPECT_EQ(text.find("fault"), std::string::npos) << text;
+  EXPECT_FALSE(contains(text, "fault"));
   EXPECT_TRUE(text.ends_with(
       "\n{\"event\":\"resume\",\"step\":20,\"time\":\"now\",\"ranks\":2,\"hosts\":\"a x 2\","
       "\"global_batch\":256,\"total_steps\":40,\"reached\":37,\"text\":\"8 diverged\",\"kind\":\"event\"}\n"))
@@ -125,9 +125,9 @@ TEST(MetricsFile, ForgetsTheEndOfARunThatEndsAgain) {
     file.write(event_at(RunEventKind::end, 10));
   }
   { const MetricsFile file(path, 10); }
-  EXPECT_NE(read_file(path).find("\"end\""), std::string::npos) << "a continued run ended before";
+  EXPECT_TRUE(contains(read_file(path), "\"end\"")) << "a continued run ended before";
   { const MetricsFile file(path, 10, Log(1), true); }
-  EXPECT_EQ(read_file(path).find("\"end\""), std::string::npos);
+  EXPECT_FALSE(contains(read_file(path), "\"end\""));
 }
 
 TEST(MetricsFile, LeavesOutComputeTimesThatNobodyMeasured) {
@@ -143,10 +143,8 @@ TEST(MetricsFile, LeavesOutComputeTimesThatNobodyMeasured) {
     file.write(r);
   }
   const std::string text = read_file(path);
-  EXPECT_NE(text.find(",\"compute_ms\":null,\"kind\":\"step\"}\n"), std::string::npos) << text;
-  EXPECT_NE(text.find(",\"compute_ms\":{\"min\":1,\"median\":2,\"max\":3.5},\"kind\":\"step\"}\n"),
-            std::string::npos)
-      << text;
+  EXPECT_TRUE(contains(text, ",\"compute_ms\":null,\"kind\":\"step\"}\n"));
+  EXPECT_TRUE(contains(text, ",\"compute_ms\":{\"min\":1,\"median\":2,\"max\":3.5},\"kind\":\"step\"}\n"));
 }
 
 TEST(MetricsFile, PutsEveryFigureUnderItsName) {
@@ -197,8 +195,7 @@ TEST(MetricsFile, WritesNumbersThatJsonKnows) {
   StepReport r = report_at(10);
   r.cross_entropy = std::numeric_limits<double>::quiet_NaN();
   MetricsFile(folder / "metrics.jsonl", 0).write(r);
-  EXPECT_NE(read_file(folder / "metrics.jsonl").find("\"cross_entropy\":null,\"decay_term\":0.416,"),
-            std::string::npos);
+  EXPECT_TRUE(contains(read_file(folder / "metrics.jsonl"), "\"cross_entropy\":null,\"decay_term\":0.416,"));
 }
 
 comm::PushCounts some_pushes() {
@@ -215,19 +212,15 @@ TEST(MetricsFile, TellsWhatServersMadeOfThePushes) {
   StepReport r = report_at(10);
   r.pushes = some_pushes();
   MetricsFile(folder / "first.jsonl", 0).write(r);
-  EXPECT_NE(read_file(folder / "first.jsonl")
-                .find(",\"pushes\":{\"applied\":[3,0],\"dropped\":[0,1],\"worker_bytes\":[3145728,1048576],"
-                      "\"server_bytes\":[4194304]},"),
-            std::string::npos)
-      << read_file(folder / "first.jsonl");
+  EXPECT_TRUE(contains(read_file(folder / "first.jsonl"),
+                       ",\"pushes\":{\"applied\":[3,0],\"dropped\":[0,1],\"worker_bytes\":[3145728,1048576],"
+                       "\"server_bytes\":[4194304]},"));
   // Of twenty nineteen are of staleness 2 or less, and half of 1 or less.
   r.pushes->staleness = {0, 11, 8, 0, 1, 0, 0};
   r.pushes->most_stale = 4;
   MetricsFile(folder / "async.jsonl", 0).write(r);
-  EXPECT_NE(read_file(folder / "async.jsonl")
-                .find(",\"staleness\":{\"p50\":1,\"p95\":2,\"max\":4,\"histogram\":[0,11,8,0,1]}},"),
-            std::string::npos)
-      << read_file(folder / "async.jsonl");
+  EXPECT_TRUE(contains(read_file(folder / "async.jsonl"),
+                       ",\"staleness\":{\"p50\":1,\"p95\":2,\"max\":4,\"histogram\":[0,11,8,0,1]}},"));
 }
 
 TEST(PushesText, NamesDropsAndStalenessWhereThereAreAny) {
@@ -247,10 +240,9 @@ TEST(PushesText, NamesWorkersThatAreNearlyAlwaysLate) {
   comm::PushCounts pushes = some_pushes();
   pushes.applied = {30, 3, 25, 2};
   pushes.dropped = {0, 17, 5, 17};  // a quarter of the mean of 15 is 3.75; of the last one little is known
-  EXPECT_NE(pushes_text(pushes).find("; nearly always late: worker 1, whose samples"), std::string::npos)
-      << pushes_text(pushes);
+  EXPECT_TRUE(contains(pushes_text(pushes), "; nearly always late: worker 1, whose samples"));
   pushes.applied[1] = 4;
-  EXPECT_EQ(pushes_text(pushes).find("always late"), std::string::npos) << pushes_text(pushes);
+  EXPECT_FALSE(contains(pushes_text(pushes), "always late"));
 }
 
 TEST(MetricsFile, SaysWhereItCannotWriteAndWhy) {

@@ -189,7 +189,7 @@ TEST(Perfetto, HasNoNumbersThatPerfettoDoesNotKnow) {
   EXPECT_FALSE(std::regex_search(text, std::regex("(^|\n) *[0-9]+[:{ ]"))) << text;
   for (const char* part : {"process_name: \"rank 1 on node2\"", "unit: UNIT_SIZE_BYTES", "name: \"step 100\"",
                            "type: TYPE_SLICE_BEGIN", "double_counter_value: 2.5", "timestamp: 5000000400"})
-    EXPECT_NE(text.find(part), std::string::npos) << part;
+    EXPECT_TRUE(contains(text, part));
 }
 
 /// RUN_DIR/trace.
@@ -203,8 +203,8 @@ class Traces : public testing::Test {
   void expect_one_warning(const std::string& reason, const std::function<void()>& action) {
     const std::string warnings = warnings_of(action);
     EXPECT_EQ(std::count(warnings.begin(), warnings.end(), '\n'), 1) << warnings;
-    EXPECT_NE(warnings.find(reason), std::string::npos) << warnings;
-    EXPECT_NE(warnings.find("training continues"), std::string::npos) << warnings;
+    EXPECT_TRUE(contains(warnings, reason));
+    EXPECT_TRUE(contains(warnings, "training continues"));
   }
   /// In three pieces.
   std::string write() {

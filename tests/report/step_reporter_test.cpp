@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "cifar_mpi/base/text.hpp"
+#include "support/contains.hpp"
 
 namespace cifar_mpi::report {
 namespace {
@@ -36,9 +37,9 @@ TEST(StepReporter, AnnouncesARateFromItsFirstStepAlsoInsideAReplay) {
     reporter.add(replay, reporter.note_done(replay), record);
   }
   const std::string said = testing::internal::GetCapturedStdout();
-  EXPECT_EQ(said.find("from step 1\n"), std::string::npos) << said;
+  EXPECT_FALSE(contains(said, "from step 1\n"));
   for (const char* const line : {"0.05 from step 4\n", "0.005 from step 7\n"})
-    EXPECT_NE(said.find(concat("learning rate: ", line)), std::string::npos) << said;
+    EXPECT_TRUE(contains(said, concat("learning rate: ", line)));
 }
 
 }  // namespace

@@ -107,20 +107,19 @@ TEST_F(Protoc, DecodesHistogramsAndImages) {
       "\"\n      }\n      metadata {\n        plugin_data {\n          plugin_name: \"histograms\"\n"
       "          content {\n          }\n        }\n        data_class: DATA_CLASS_TENSOR\n      }\n"
       "    }\n  }\n";
-  EXPECT_NE(text.find(event_text(3, histogram)), std::string::npos) << text;
-  EXPECT_NE(
-      text.find("tag: \"activations/lacking\"\n      tensor {\n        dtype: DT_STRING\n        "
-                "tensor_shape {\n          dim {\n            size: 1\n          }\n        }\n        "
-                "string_val: \"none of conv1\"\n      }\n      metadata {\n        plugin_data {\n          "
-                "plugin_name: \"text\"\n        }\n        data_class: DATA_CLASS_TENSOR\n"),
-      std::string::npos)
-      << text;
+  EXPECT_TRUE(contains(text, event_text(3, histogram)));
+  EXPECT_TRUE(
+      contains(text,
+               "tag: \"activations/lacking\"\n      tensor {\n        dtype: DT_STRING\n        "
+               "tensor_shape {\n          dim {\n            size: 1\n          }\n        }\n        "
+               "string_val: \"none of conv1\"\n      }\n      metadata {\n        plugin_data {\n          "
+               "plugin_name: \"text\"\n        }\n        data_class: DATA_CLASS_TENSOR\n"));
   const std::string images = text.substr(std::min(text.size(), text.find("event {\n  step: 4\n")));
   for (const char* const part : {"tag: \"images\"", "dtype: DT_STRING", "size: 4", "string_val: \"5\"\n",
                                  "string_val: \"2\"\n", "string_val: \"\\211PNG\\r\\n",
                                  "IHDR\\000\\000\\000\\005\\000\\000\\000\\002\\010\\002" /* in colour */,
                                  "plugin_name: \"images\"", "data_class: DATA_CLASS_BLOB_SEQUENCE"}) {
-    EXPECT_NE(images.find(part), std::string::npos) << part << " in " << images;
+    EXPECT_TRUE(contains(images, part));
   }
   const std::regex png("\\\\211PNG[^\n]*");
   std::set<std::string> pngs;
@@ -213,7 +212,7 @@ TEST_F(Protoc, DecodesTheHyperparametersAsNumbersAndTexts) {
     }
   }
 )";
-  EXPECT_NE(text.find(wanted), std::string::npos) << text;
+  EXPECT_TRUE(contains(text, wanted));
 }
 
 /// A node with its inputs and the extents of its output.
@@ -244,7 +243,7 @@ TEST_F(Protoc, DecodesTheNetworkWithItsParametersAndShapes) {
       node_text("labels", "Placeholder", {}, {-1}) +
       node_text("softmax_cross_entropy", "SoftmaxCrossEntropy", {"last/Linear", "labels"}, {}) + "  }\n";
   const std::string text = decoded(event_files(folder_ / "board").at(0));
-  EXPECT_NE(text.find(wanted), std::string::npos) << text << "\nlacks\n" << wanted;
+  EXPECT_TRUE(contains(text, wanted));
 }
 
 TEST(GraphDef, NamesEveryNodeOnceAndReadsOnlyWhatStandsBefore) {

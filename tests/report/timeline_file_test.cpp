@@ -255,7 +255,7 @@ TEST_F(TimelineOfARun, IsBegunAnewWithAWarningWhereItCannotBeRead) {
     file.finish();
   });
   EXPECT_EQ(lines(warnings), 1u) << warnings;
-  EXPECT_NE(warnings.find("it is not an HDF5 file; a new one is started"), std::string::npos) << warnings;
+  EXPECT_TRUE(contains(warnings, "it is not an HDF5 file; a new one is started"));
   EXPECT_EQ(numbers(read_timeline(path_)), Numbers{3});
 }
 
@@ -286,8 +286,8 @@ TEST_F(TimelineOfARun, IsOneWarningOnAFullDiskAndThereWhenThereIsRoomAgain) {
     file.finish();
   });
   EXPECT_EQ(lines(warnings), 1u) << warnings;
-  EXPECT_NE(warnings.find(path_), std::string::npos);
-  EXPECT_NE(warnings.find("training continues"), std::string::npos);
+  EXPECT_TRUE(contains(warnings, path_));
+  EXPECT_TRUE(contains(warnings, "training continues"));
   EXPECT_EQ(numbers(read_timeline(path_)), (Numbers{0, 10, 20, 30}));
   EXPECT_EQ(dir_.files(), 1u);
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "report/made_timeline.hpp"
+#include "support/contains.hpp"
 
 namespace cifar_mpi::report {
 namespace {
@@ -80,10 +81,10 @@ TEST(Verdict, SaysWhatWouldHideTheNetwork) {
             "hide it");
   run.wire = "fp32";
   run.reproducible = true;  // takes no other wire
-  EXPECT_EQ(sentence_of(run).find("--wire"), std::string::npos);
+  EXPECT_FALSE(contains(sentence_of(run), "--wire"));
   run.reproducible = false;
   run.collective = "mpi";  // leaves its messages to the MPI library
-  EXPECT_EQ(sentence_of(run).find("--wire"), std::string::npos);
+  EXPECT_FALSE(contains(sentence_of(run), "--wire"));
 }
 
 // Both buckets after all of backward: 10 and 6 ms.
@@ -97,9 +98,7 @@ TEST(Verdict, RecommendsOverlapWhereThereIsNone) {
             "concurrently with backward, --wire bf16 would halve that, twice the batch per rank (256 images) "
             "would give 1.2 times the images/s");
   run.tasks[kBucket1].kind = engine::TaskKind::work;  // a model with one bucket
-  EXPECT_NE(sentence_of(run).find("a smaller --bucket-mib would start a part of it sooner"),
-            std::string::npos)
-      << sentence_of(run);
+  EXPECT_TRUE(contains(sentence_of(run), "a smaller --bucket-mib would start a part of it sooner"));
 }
 
 TEST(Verdict, RecommendsSharedMemoryInsideANode) {
@@ -110,12 +109,12 @@ TEST(Verdict, RecommendsSharedMemoryInsideANode) {
             "0.80: ranks wait 10.0 of 51.0 ms for bucket 0 inside the node; --all-reduce auto would use "
             "shared memory, twice the batch per rank (256 images) would give 1.1 times the images/s");
   run.collective = "doubling";
-  EXPECT_NE(sentence_of(run).find("--all-reduce"), std::string::npos);
+  EXPECT_TRUE(contains(sentence_of(run), "--all-reduce"));
   run.reproducible = true;  // adds in a fixed tree
-  EXPECT_EQ(sentence_of(run).find("--all-reduce"), std::string::npos);
+  EXPECT_FALSE(contains(sentence_of(run), "--all-reduce"));
   run.reproducible = false;
   run.collective = "window";
-  EXPECT_EQ(sentence_of(run).find("--all-reduce"), std::string::npos);
+  EXPECT_FALSE(contains(sentence_of(run), "--all-reduce"));
   run.collective = "server, rank 2";
   EXPECT_EQ(sentence_of(run),
             "0.80: ranks wait 10.0 of 51.0 ms for the servers inside the node; more --servers would share "
@@ -132,9 +131,9 @@ TEST(Verdict, RecommendsMoreLocalSteps) {
   EXPECT_NE(sentence_of(timeline({{slow, slow}}, true)), sentence);
   const Line work = {{kAugment, 0.2}, {kForward, 1.3}, {kBackward1, 1.5}, {kUpdate0, 1.5}, {kUpdate1, 0.5}};
   run = timeline({{work, work}});
-  EXPECT_NE(sentence_of(run).find("batch"), std::string::npos) << sentence_of(run);
+  EXPECT_TRUE(contains(sentence_of(run), "batch"));
   run.program = kLocalSteps;
-  EXPECT_EQ(sentence_of(run).find("batch"), std::string::npos) << sentence_of(run);
+  EXPECT_FALSE(contains(sentence_of(run), "batch"));
   const std::vector<std::string> lines = verdict_of(run);
   EXPECT_EQ(std::count(lines.begin(), lines.end(),
                        "a step here is all local steps between two averagings plus the averaging"),
@@ -148,8 +147,8 @@ TEST(Verdict, SaysThatRanksWaitForTheirCoresInsideANode) {
     return sentence_of(timeline({{line, line}}));
   };
   const std::string part = "inside the node; memory access explains only a part of that: ranks share cores";
-  EXPECT_NE(sentence(10).find(part), std::string::npos) << sentence(10);
-  EXPECT_EQ(sentence(3.9).find(part), std::string::npos) << sentence(3.9);
+  EXPECT_TRUE(contains(sentence(10), part));
+  EXPECT_FALSE(contains(sentence(3.9), part));
 }
 
 // With twice the batch the 4 ms stay, of 196: 1.02 times the images/s.
@@ -275,9 +274,7 @@ TEST(Verdict, NamesTheRankWhoseWorkHasNoCore) {
       "its own cores (mpirun --map-by slot:PE=THREADS --bind-to core)");
   Timeline alone = timeline({{line}});
   set_work_cpu(alone, {30.0});
-  EXPECT_NE(sentence_of(alone).find("rank 0 on node1 has no core for its work in 25.0 of 58.0 ms"),
-            std::string::npos)
-      << sentence_of(alone);
+  EXPECT_TRUE(contains(sentence_of(alone), "rank 0 on node1 has no core for its work in 25.0 of 58.0 ms"));
 }
 
 TEST(Verdict, FindsNoLostCoresInAHealthyRun) {
@@ -332,7 +329,7 @@ TEST(Verdict, SaysThatTheBatchIsTooSmall) {
       "1.00: 2.0 of 5.0 ms of a step do not grow with the batch, because they are work on weights (update, "
       "copies for kernels); twice the batch per rank (16 images) would give 1.2 times the images/s");
   run.tasks[kAugment].name = "something else";  // without layers the verdict does not mention them
-  EXPECT_EQ(sentence_of(run).find("batch"), std::string::npos) << sentence_of(run);
+  EXPECT_FALSE(contains(sentence_of(run), "batch"));
 }
 
 // Bucket 0 takes 1.5 ms from 2.5 on. With twice the batch it is ready at 5 and ends at 6.5, half a ms after backward:

@@ -103,4 +103,13 @@ inline void expect_same_tensors(const std::vector<NamedTensor>& a, const std::ve
   }
 }
 
+/// The same bits in everything that a run of this optimizer keeps.
+inline void expect_same_state(const Checkpoint& a, const Checkpoint& b) {
+  EXPECT_EQ(a.optimizer.kind, b.optimizer.kind);
+  for (const optim::StateRow& row : optim::state_rows(a.optimizer.kind)) {
+    SCOPED_TRACE(row.group);
+    expect_same_tensors(a.state[row.role], b.state[row.role]);
+  }
+}
+
 }  // namespace cifar_mpi::run

@@ -156,7 +156,6 @@ TEST_F(SelfChecks, ThatAreStoppedAreNoVerdict) {
       << report.stops[0];
   expect_agreed(ErrorKind::device, "the GPU is not taken: its self-check was stopped on rank ",
                 [&] { start(check()); });
-  world().barrier();
   EXPECT_EQ(record()->result, run::SelfCheckResult::running);
   break_last_rank(Fault::none);
   EXPECT_TRUE(start(check())->plan.self_check.starts_with("passed "));
@@ -175,7 +174,6 @@ TEST_F(SelfChecks, AreMadeAgainForTasksThatWereNotChecked) {
   std::vector<std::string> keys;
   for (const config::TrainConfig& c : {plain, slow, clipped}) {
     expect_agreed(ErrorKind::device, "its self-check was stopped", [&] { start(c, all); });
-    world().barrier();
     keys.push_back(record()->key);
     EXPECT_EQ(std::ranges::count(keys, keys.back()), 1) << keys.size();
   }
@@ -215,7 +213,6 @@ TEST_F(SelfChecks, ThatTheNetworkStopsBlameTheNetwork) {
   faults_.fault = Fault::network;
   expect_agreed(ErrorKind::comm, "this is the network between the ranks, not the GPU",
                 [&] { start(check()); });
-  world().barrier();
   EXPECT_EQ(record()->result, run::SelfCheckResult::running);
 }
 
@@ -234,7 +231,6 @@ TEST_F(SelfChecks, AreKeptAndHoldUntilSomethingChanges) {
   state.reset();
   identity_ = "a device; with another driver";
   expect_agreed(ErrorKind::device, concat("rank ", last(), " on "), [&] { start(check()); });
-  world().barrier();
   EXPECT_EQ(record()->result, run::SelfCheckResult::failed);
 }
 
@@ -319,8 +315,7 @@ TEST_F(SelfChecks, ChangeNoBitOfTheRun) {
     c.self_check = mode;
     c.run_dir = path(concat("run_", to_string(mode)));
     const SelfCheck all = check();
-    train::run_loop(*start(c, all));
-    world().barrier();
+    run(*start(c, all));
     hashes.push_back(run::content_hash(run::read_checkpoint(run::checkpoint_path(c.run_dir, 4))));
   }
   EXPECT_EQ(hashes[0], hashes[1]);

@@ -54,7 +54,6 @@ TEST_F(Agreement, RefusesRanksThatPlanOtherKernels) {
 
 TEST_F(Agreement, RefusesToEvaluateOtherFilesOnOtherRanks) {
   run(config());
-  world().barrier();
   evaluation::EvaluationConfig evaluation;
   evaluation.data = path("data.h5");
   evaluation.threads = 1;
@@ -73,7 +72,6 @@ TEST_F(Agreement, RefusesToEvaluateOtherFilesOnOtherRanks) {
   other.run_dir = path("other_run");
   other.lr = 0.2;
   run(other);
-  world().barrier();
   const bool odd = world().rank() == world().size() - 1;
   expect_agreed(ErrorKind::usage, "the hash of the checkpoint is ",
                 [&] { evaluate(odd ? run::checkpoint_path(other.run_dir, 4) : checkpoint); });

@@ -29,15 +29,6 @@ class ImageSizes : public RunTest {
     c.run_dir = path(name);
     return c;
   }
-  static std::string log_of(const std::string& run_dir, const std::string& key) {
-    world().barrier();
-    std::ifstream file(run_dir + "/metrics.jsonl");
-    std::string lines;
-    for (std::string line; std::getline(file, line);) {
-      if (line.find(key) != std::string::npos) lines += line + '\n';
-    }
-    return lines;
-  }
 };
 
 /// Each stage is what a run of that size alone makes of the state of the stage before.
@@ -45,8 +36,8 @@ TEST_F(ImageSizes, ChangeNothingElseOfTheSteps) {
   const config::TrainConfig c = growing("growing");
   const auto whole = start(c);
   EXPECT_EQ(whole->programs.later.size(), 2u);
-  run_loop(*whole);
-  const std::vector<std::vector<float>> wanted = rows(*whole);
+  run(*whole);
+  const auto wanted = rows(*whole);
   config::TrainConfig alone = growing("alone");
   alone.allow_change = {"image-size"};
   std::unique_ptr<SessionState> last;
@@ -57,14 +48,12 @@ TEST_F(ImageSizes, ChangeNothingElseOfTheSteps) {
     last = start(alone);
     EXPECT_TRUE(last->programs.later.empty());
     EXPECT_EQ(last->programs.kind.image_size, size == 32 ? 0 : size);
-    run_loop(*last);
+    run(*last);
   }
   EXPECT_EQ(rows(*last), wanted);
   alone = growing("all_whole");
   alone.image_sizes.clear();
-  const auto other = start(alone);
-  run_loop(*other);
-  EXPECT_NE(rows(*other), wanted);
+  EXPECT_NE(rows_after(alone), wanted);
 }
 
 /// A size that comes again has the program of the first time.
@@ -77,7 +66,7 @@ TEST_F(ImageSizes, ChangeBackToTheSameProgram) {
   const engine::Runner* const second = whole->programs.later[0].step.get();
   EXPECT_EQ(whole->programs.later[1].step, nullptr);
   EXPECT_EQ(whole->programs.later[2].step, nullptr);
-  run_loop(*whole);
+  run(*whole);
   ASSERT_EQ(whole->programs.step.get(), second);
   EXPECT_EQ(second->finished(), 2u + 2u);
   config::TrainConfig alone = c;
@@ -89,7 +78,7 @@ TEST_F(ImageSizes, ChangeBackToTheSameProgram) {
     alone.image_sizes = {{size}};
     last.reset();
     last = start(alone);
-    run_loop(*last);
+    run(*last);
   }
   EXPECT_EQ(rows(*last), rows(*whole));
   EXPECT_NE(first, second);
@@ -115,25 +104,19 @@ TEST_F(ImageSizes, HaveKernelsOnlyIfTheRunReachesThem) {
 }
 
 TEST_F(ImageSizes, ResumeToTheSameBitsAtAndBetweenTheirBoundaries) {
-  const auto whole = start(growing("uninterrupted"));
-  run_loop(*whole);
-  const std::vector<std::vector<float>> wanted = rows(*whole);
+  const auto wanted = rows_after(growing("uninterrupted"));
   for (const int stop : {2, 3, 5}) {
     SCOPED_TRACE(stop);
     config::TrainConfig c = growing(("stopped_" + std::to_string(stop)).c_str());
     c.steps = stop;
     run(c);
     c.steps = 7;
-    const auto resumed = start(c);
-    run_loop(*resumed);
-    EXPECT_EQ(rows(*resumed), wanted);
+    EXPECT_EQ(rows_after(c), wanted);
   }
 }
 
 TEST_F(ImageSizes, LeadToTheSameBitsWhateverLooksAtTheSteps) {
-  const auto whole = start(growing("plain"));
-  run_loop(*whole);
-  const std::vector<std::vector<float>> wanted = rows(*whole);
+  const auto wanted = rows_after(growing("plain"));
   for (const auto runner : {engine::RunnerKind::serial, engine::RunnerKind::lanes}) {
     config::TrainConfig c = growing(("looked_at_" + std::string(to_string(runner))).c_str());
     c.runner = runner;
@@ -144,7 +127,7 @@ TEST_F(ImageSizes, LeadToTheSameBitsWhateverLooksAtTheSteps) {
     c.graph_steps = 3;
     c.trace = {3, 6};
     const auto state = start(c);
-    run_loop(*state);
+    run(*state);
     EXPECT_EQ(rows(*state), wanted) << to_string(runner);
     if (world().rank() > 0) continue;
     int traces = 0;
@@ -201,7 +184,7 @@ TEST_F(ImageSizes, ShareOneLayoutWithAnyMethodOfConvolution) {
       const auto state = start(c);
       for (const auto& [size, tower] : state->device.smaller)
         EXPECT_EQ(tower->layout().floats, state->device.layout.floats) << model << ' ' << size;
-      if (conv == engine::ConvMethod::automatic) run_loop(*state);
+      if (conv == engine::ConvMethod::automatic) run(*state);
     }
   }
 }

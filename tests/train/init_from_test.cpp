@@ -15,7 +15,6 @@ class InitFrom : public RunTest {
   /// Trains a run and returns the path of its last checkpoint.
   std::string finished(const config::TrainConfig& config) {
     run(config);
-    world().barrier();
     return run::checkpoint_path(config.run_dir, static_cast<std::uint64_t>(config.steps));
   }
   config::TrainConfig source() const {
@@ -66,7 +65,7 @@ TEST_F(InitFrom, BeginsOnEveryRankWithTheAveragesOfTheOtherAndNothingElse) {
               static_cast<std::ptrdiff_t>(tensor.values.size()))
         << tensor.name;
   }
-  run_loop(*state);
+  run(*state);
   EXPECT_EQ(state->blocks.records[0].samples, 12.0);
 }
 
@@ -92,9 +91,8 @@ TEST_F(InitFrom, GoesOnWithoutTheFileToTheSameBits) {
   without.steps = 4;
   const auto state = start(without);
   EXPECT_EQ(state->plan.progress.step, 3u);
-  run_loop(*state);
-  world().barrier();
-  const run::Checkpoint found = run::read_checkpoint(run::checkpoint_path(c.run_dir, 4));
+  run(*state);
+  const run::Checkpoint found = saved(c, 4);
   EXPECT_EQ(found.provenance.initialized_from, begun);
   EXPECT_EQ(run::content_hash(found), run::content_hash(wanted));
 }
@@ -118,7 +116,7 @@ TEST_F(InitFrom, TakesAnotherNumberOfClassesAndOtherNames) {
     const auto& wanted = is_new ? fresh : averages;
     EXPECT_EQ(tensor.values, std::find_if(wanted.begin(), wanted.end(), named)->values) << tensor.name;
   }
-  run_loop(*state);
+  run(*state);
 }
 
 TEST_F(InitFrom, IsRefusedOnAllRanks) {

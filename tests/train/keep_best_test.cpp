@@ -1,10 +1,10 @@
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <set>
 
 #include "cifar_mpi/run/run_directory.hpp"
+#include "report/metrics_reader.hpp"
 #include "train/run_fixture.hpp"
 
 namespace cifar_mpi::train {
@@ -25,25 +25,18 @@ class KeepBest : public RunTest {
     return c;
   }
   static Steps kept(const config::TrainConfig& config) {
-    world().barrier();
     return run::list_checkpoints(Directory(config.run_dir));
   }
   /// The step of the checkpoint that `best` is a link to; 0 without a link.
   static std::uint64_t linked(const config::TrainConfig& config) {
-    world().barrier();
     const std::string link = config.run_dir + "/checkpoints/best";
     return fs::is_symlink(link) ? run::read_checkpoint(link).progress.step : 0;
   }
   /// The run's metrics.
   static std::map<std::uint64_t, double> evaluations(const config::TrainConfig& config) {
-    world().barrier();
     std::map<std::uint64_t, double> accuracies;
-    std::ifstream file(config.run_dir + "/metrics.jsonl");
-    const std::string key = "\"test_accuracy\":";
-    for (std::string line; std::getline(file, line);) {
-      if (const std::size_t at = line.find(key); at != std::string::npos)
-        accuracies[std::stoull(line.substr(line.find(':') + 1))] = std::stod(line.substr(at + key.size()));
-    }
+    for (const auto& found : report::read_metrics(config.run_dir + "/metrics.jsonl").evaluations)
+      accuracies[found.step] = found.test_accuracy;
     return accuracies;
   }
   static std::uint64_t first_best(const std::map<std::uint64_t, double>& accuracies) {
@@ -84,7 +77,7 @@ TEST_F(KeepBest, TakesTheBestOfThoseThatCouldBeWritten) {
   full.run_dir = path("full");
   const auto state = start(full);
   on_rank_zero([&] { fs::create_directories(run::checkpoint_path(full.run_dir, lost) + "/occupied"); });
-  run_loop(*state);
+  run(*state);
   accuracies = evaluations(full);
   accuracies.erase(lost);
   EXPECT_EQ(linked(full), first_best(accuracies)) << lost;
@@ -128,7 +121,7 @@ TEST_F(KeepBest, ComparesNoEvaluationsOfOtherViews) {
   std::map<std::uint64_t, double> accuracies = evaluations(c);
   accuracies.erase(2), accuracies.erase(4);
   EXPECT_EQ(linked(c), first_best(accuracies));
-  EXPECT_EQ(run::read_checkpoint(run::checkpoint_path(c.run_dir, 8)).provenance.views, 2);
+  EXPECT_EQ(saved(c, 8).provenance.views, 2);
 }
 
 TEST_F(KeepBest, SetsTheLinkRightThatAKillLeftBehind) {

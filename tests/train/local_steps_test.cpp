@@ -40,20 +40,16 @@ class LocalSteps : public RunTest {
   }
 
   static run::Checkpoint last(const config::TrainConfig& config) {
-    world().barrier();
     return run::read_checkpoint(
         run::checkpoint_path(config.run_dir, static_cast<std::uint64_t>(config.steps)));
   }
 
   /// The "step" of the lines that have `key`.
-  static std::vector<int> told(const std::string& run_dir, const std::string& key) {
-    world().barrier();
-    std::ifstream file(run_dir + "/metrics.jsonl");
+  static std::vector<int> told(const config::TrainConfig& config, const std::string& key) {
     std::vector<int> steps;
-    for (std::string line; std::getline(file, line);) {
+    for (const std::string& line : metrics_with(config, key)) {
       const std::string step = "\"step\":";
-      if (line.find(key) != std::string::npos)
-        steps.push_back(std::stoi(line.substr(line.find(step) + step.size())));
+      steps.push_back(std::stoi(line.substr(line.find(step) + step.size())));
     }
     return steps;
   }
@@ -75,8 +71,8 @@ TEST_F(LocalSteps, OfOneStepAreTheAllReduce) {
     own.local.steps = 1;
     own.run_dir = path(std::string(to_string(kind)) + "_local");
     const auto a = start(ring), b = start(own);
-    run_loop(*a);
-    run_loop(*b);
+    run(*a);
+    run(*b);
     for (const optim::StateRow& kept : a->blocks.state.rows()) {
       const std::vector<float> wanted = row(*a, kept.role), found = row(*b, kept.role);
       double largest = 0.0;
@@ -106,7 +102,7 @@ TEST_F(LocalSteps, GoOnFromWhatIsMadeOfAllRanksMoves) {
     c.lr = 0.01;
     c.local.outer = outer;
     const auto run_state = start(c);
-    run_loop(*run_state);
+    run(*run_state);
 
     config::TrainConfig own = c;
     own.update = comm::UpdateKind::all_reduce;
@@ -178,7 +174,7 @@ TEST_F(LocalSteps, LeaveTheSameBitsOnEveryRankFromEveryRunner) {
     c.steps = 4;
     c.check_every = 1;  // all ranks' rows have one hash before every replay
     const auto state = start(c);
-    run_loop(*state);
+    run(*state);
     std::vector<float> all;
     for (const optim::StateRow& kept : state->blocks.state.rows()) {
       const std::vector<float> values = row(*state, kept.role);
@@ -206,8 +202,8 @@ TEST_F(LocalSteps, OfAResidualNetworkHaveTheMeanOfAllRanksStatistics) {
   own.local.steps = 1;
   own.run_dir = path("local");
   const auto a = start(ring), b = start(own);
-  run_loop(*a);
-  run_loop(*b);
+  run(*a);
+  run(*b);
   const std::size_t begin = a->device.tower->layout().running_begin();
   for (const auto role : {StateRole::weights, StateRole::average}) {
     const std::vector<float> wanted = row(*a, role), found = row(*b, role);
@@ -262,10 +258,7 @@ TEST_F(LocalSteps, BeginAfterEpochsOfAllReducesAndGoOnToTheSameBits) {
     other.run_dir = ring.run_dir;
     start(other);
   });
-  world().barrier();
-  expect_same_tensors(
-      run::read_checkpoint(run::checkpoint_path(straight.run_dir, 3)).state[StateRole::weights],
-      last(ring).state[StateRole::weights]);
+  expect_same_tensors(saved(straight, 3).state[StateRole::weights], last(ring).state[StateRole::weights]);
   EXPECT_FALSE(std::filesystem::exists(run::checkpoint_path(straight.run_dir, 6)));
   for (const std::uint64_t from : {3u, 7u}) {
     config::TrainConfig parts = straight;
@@ -286,8 +279,8 @@ TEST_F(LocalSteps, AreToldOfAndSavedAtAveragings) {
   c.eval_every = 3.0 / 8.0;  // every three steps
   c.checkpoint_every = 7;
   run(c);
-  EXPECT_EQ(told(c.run_dir, "images_per_second"), (std::vector<int>{8, 12}));
-  EXPECT_EQ(told(c.run_dir, "test_accuracy"), (std::vector<int>{4, 8, 12}));
+  EXPECT_EQ(told(c, "images_per_second"), (std::vector<int>{8, 12}));
+  EXPECT_EQ(told(c, "test_accuracy"), (std::vector<int>{4, 8, 12}));
   for (const std::uint64_t step : {7u, 8u, 12u}) {
     EXPECT_EQ(std::filesystem::exists(run::checkpoint_path(c.run_dir, step)), step != 7) << step;
   }
@@ -315,7 +308,7 @@ TEST_F(LocalSteps, AreOneStepOfTheTimelineWithEveryTaskOnce) {
     EXPECT_EQ(head.tasks[static_cast<std::size_t>(task.after[0])].name, "moves of weights");
   }
   EXPECT_EQ(names.count("all-reduce of bucket 0"), world().size() > 1 ? 1u : 0u);
-  run_loop(*state);
+  run(*state);
   EXPECT_EQ(state->blocks.records[0].samples, 4 * 12.0);
   EXPECT_EQ(state->blocks.records[2].step, 11u);
 }
@@ -330,8 +323,7 @@ TEST_F(LocalSteps, OfOneRankThatDivergesEndAllAtTheNextAveraging) {
     float* const weights = state->blocks.state[StateRole::weights].as<float>() + entry.offset;
     std::fill_n(weights, entry.floats, 3e38f);  // finite, but their outputs are not
   }
-  expect_agreed(ErrorKind::diverged, "diverged: the loss of step 1 to 4 is", [&] { run_loop(*state); });
-  world().barrier();
+  expect_agreed(ErrorKind::diverged, "diverged: the loss of step 1 to 4 is", [&] { run(*state); });
   EXPECT_TRUE(run::list_checkpoints(Directory(c.run_dir)).empty());
 }
 
@@ -342,7 +334,7 @@ TEST_F(LocalSteps, TellTheNormOfWhatTheWeightsMoved) {
   c.clip_norm = 0.01;
   const auto state = start(c);
   const std::vector<float> before = row(*state, StateRole::weights);
-  run_loop(*state);
+  run(*state);
   const std::vector<float> after = row(*state, StateRole::weights);
   double squares = 0.0;
   for (std::size_t i = 0; i < state->device.tower->layout().trained_floats; ++i) {
@@ -363,7 +355,7 @@ TEST_F(LocalSteps, CatchARankThatDiffersBehindAnAveraging) {
   c.check_every = 4;
   const auto state = start(c);
   if (world().rank() == 1) state->blocks.state[StateRole::weights].as<float>()[1000] += 1e-3f;
-  expect_agreed(ErrorKind::desync, "rank 1", [&] { run_loop(*state); });
+  expect_agreed(ErrorKind::desync, "rank 1", [&] { run(*state); });
 }
 
 TEST_F(LocalSteps, RefuseALengthThatEndsBetweenAveragings) {

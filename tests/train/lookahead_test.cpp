@@ -26,10 +26,6 @@ class LookaheadRun : public RunTest {
     c.summary_every = 0;
     return c;
   }
-  static run::StateTensors state_after(const config::TrainConfig& c, std::uint64_t step) {
-    world().barrier();  // rank 0 has written it
-    return run::read_checkpoint(run::checkpoint_path(c.run_dir, step)).state;
-  }
 };
 
 /// `found` is share of the way from `slow` to `weights`, in double; the rounding of fp32 is four operations.
@@ -43,11 +39,6 @@ void expect_between(const std::vector<run::NamedTensor>& found, const std::vecto
       ASSERT_NEAR(found[p].values[i], from + share * (to - from), bound) << found[p].name << " at " << i;
     }
   }
-}
-
-void expect_same(const std::vector<run::NamedTensor>& a, const std::vector<run::NamedTensor>& b) {
-  ASSERT_EQ(a.size(), b.size());
-  for (std::size_t p = 0; p < a.size(); ++p) EXPECT_EQ(a[p].values, b[p].values) << a[p].name;
 }
 
 /// Before the first pull the run is the same as one without lookahead, whose weights the pull then takes.
@@ -68,17 +59,17 @@ TEST_F(LookaheadRun, PullsWeightsAndRunningStatisticsToSlowOnes) {
   }();
   run(slow);
   run(plain);
-  const run::StateTensors one = state_after(slow, 1), two = state_after(slow, 2),
-                          two_plain = state_after(plain, 2);
-  expect_same(one[StateRole::weights], state_after(plain, 1)[StateRole::weights]);
-  expect_same(one[StateRole::slow], initial);
+  const run::StateTensors one = saved(slow, 1).state, two = saved(slow, 2).state,
+                          two_plain = saved(plain, 2).state;
+  expect_same_tensors(one[StateRole::weights], saved(plain, 1).state[StateRole::weights]);
+  expect_same_tensors(one[StateRole::slow], initial);
   expect_between(two[StateRole::slow], initial, two_plain[StateRole::weights], 1.0 - 0.5 * 2.0 / 4.0);
-  expect_same(two[StateRole::weights], two[StateRole::slow]);
-  expect_same(two[StateRole::momentum], two_plain[StateRole::momentum]);
+  expect_same_tensors(two[StateRole::weights], two[StateRole::slow]);
+  expect_same_tensors(two[StateRole::momentum], two_plain[StateRole::momentum]);
   EXPECT_TRUE(std::ranges::any_of(two[StateRole::slow], [](const auto& tensor) { return tensor.running; }));
-  const run::StateTensors three = state_after(slow, 3), four = state_after(slow, 4);
-  expect_same(three[StateRole::slow], two[StateRole::slow]);
-  expect_same(four[StateRole::slow], four[StateRole::weights]);
+  const run::StateTensors three = saved(slow, 3).state, four = saved(slow, 4).state;
+  expect_same_tensors(three[StateRole::slow], two[StateRole::slow]);
+  expect_same_tensors(four[StateRole::slow], four[StateRole::weights]);
 }
 
 /// Slow weights that begin late, a return to them before the tail, and the mean over the tail.
@@ -94,12 +85,12 @@ TEST_F(LookaheadRun, BeginsLateAndAveragesTheTail) {
   c.lookahead_power = 0.0;
   c.ema_decay = 0.5;
   run(c);
-  const auto at = [&](std::uint64_t step, StateRole role) { return state_after(c, step)[role]; };
-  expect_same(at(3, StateRole::slow), at(3, StateRole::weights));
-  expect_same(at(5, StateRole::slow), at(3, StateRole::weights));
-  expect_same(at(6, StateRole::slow), at(6, StateRole::weights));
-  expect_same(at(8, StateRole::weights), at(6, StateRole::slow));
-  expect_same(at(11, StateRole::slow), at(6, StateRole::slow));
+  const auto at = [&](std::uint64_t step, StateRole role) { return saved(c, step).state[role]; };
+  expect_same_tensors(at(3, StateRole::slow), at(3, StateRole::weights));
+  expect_same_tensors(at(5, StateRole::slow), at(3, StateRole::weights));
+  expect_same_tensors(at(6, StateRole::slow), at(6, StateRole::weights));
+  expect_same_tensors(at(8, StateRole::weights), at(6, StateRole::slow));
+  expect_same_tensors(at(11, StateRole::slow), at(6, StateRole::slow));
   const auto average = at(11, StateRole::average), before = at(8, StateRole::average);
   const std::vector<run::NamedTensor> tail[] = {at(9, StateRole::weights), at(10, StateRole::weights),
                                                 at(11, StateRole::weights)};
@@ -125,10 +116,7 @@ TEST_F(LookaheadRun, ResumesToTheSameBits) {
   resumed.run_dir = path("resumed");
   resumed.resume = run::checkpoint_path(c.run_dir, 3);
   run(resumed);
-  on_rank_zero([&] {
-    EXPECT_EQ(run::content_hash(run::read_checkpoint(run::checkpoint_path(resumed.run_dir, 6))),
-              run::content_hash(run::read_checkpoint(run::checkpoint_path(c.run_dir, 6))));
-  });
+  on_rank_zero([&] { EXPECT_EQ(run::content_hash(saved(resumed, 6)), run::content_hash(saved(c, 6))); });
   resumed.run_dir = path("another");
   resumed.lookahead = 3;
   expect_agreed(ErrorKind::checkpoint, "--lookahead is 4, this one's is 3", [&] { start(resumed); });
@@ -146,7 +134,7 @@ TEST_F(LookaheadRun, BeginsWithTheWeightsOfAnotherRun) {
   c.lookahead = 2;
   c.steps = 3;
   run(c);
-  expect_same(state_after(c, 1)[StateRole::slow], state_after(first, 2)[StateRole::average]);
+  expect_same_tensors(saved(c, 1).state[StateRole::slow], saved(first, 2).state[StateRole::average]);
 }
 
 }  // namespace

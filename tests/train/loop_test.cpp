@@ -19,8 +19,7 @@ TEST_F(Loop, LeavesAtAStopWithoutTheEvaluationThatWasDue) {
   c.eval_every = 1.0 / 8.0;  // every step
   stop_ = 1;
   expect_agreed(ErrorKind::stopped, "stopped on request at step 1", [&] { run(c); });
-  world().barrier();
-  EXPECT_FALSE(run::read_checkpoint(run::checkpoint_path(c.run_dir, 1)).provenance.test_accuracy);
+  EXPECT_FALSE(saved(c, 1).provenance.test_accuracy);
   EXPECT_EQ(read_file(c.run_dir + "/metrics.jsonl").find("test_accuracy"), std::string::npos);
 }
 
@@ -33,7 +32,7 @@ TEST_F(Loop, LaunchesSeveralStepsWhereNothingIsDueBeforeTheirEnd) {
     std::vector<int> launches;
     state->programs.step = std::make_unique<test::LaunchCounter>(
         std::move(state->programs.step), [&](int times) { launches.push_back(times); }, graphs);
-    run_loop(*state);
+    run(*state);
     return launches;
   };
   EXPECT_EQ(launches_of("single"), std::vector<int>(30, 1));
@@ -84,8 +83,7 @@ TEST_F(Loop, TimesStepsThatAreDoneAfterTheirLaunch) {
   c.checkpoint_every = 3;
   const auto state = start(c);
   state->programs.step = std::make_unique<LaggingRunner>(std::move(state->programs.step));
-  run_loop(*state);
-  world().barrier();
+  run(*state);
   std::istringstream lines(read_file(c.run_dir + "/metrics.jsonl"));
   int steps = 0;
   for (std::string line; std::getline(lines, line);) {
@@ -105,7 +103,7 @@ TEST_F(Loop, DoesNotTakeSettingUpForAPauseOfTraining) {
       std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
   // Four seconds of training, and the margin; counted from the start of set-up they would be over.
   setenv("SLURM_JOB_END_TIME", fmt::format("{:.3f}", now + 14.0).c_str(), 1);
-  EXPECT_NO_THROW(run_loop(*state));
+  EXPECT_NO_THROW(run(*state));
   unsetenv("SLURM_JOB_END_TIME");
 }
 
@@ -144,9 +142,8 @@ void set_last_biases(SessionState& state, float first, float others) {
 TEST_F(NotFinite, LossEndsAllRanks) {
   const auto state = start(config());
   set_last_biases(*state, 3e38f, -3e38f);
-  expect_agreed(ErrorKind::diverged, "diverged: the loss of step 1 is infinite", [&] { run_loop(*state); });
+  expect_agreed(ErrorKind::diverged, "diverged: the loss of step 1 is infinite", [&] { run(*state); });
   EXPECT_FALSE(state->blocks.records[0].applied);
-  world().barrier();
   EXPECT_TRUE(run::list_checkpoints(Directory(config().run_dir)).empty());
 }
 
@@ -158,14 +155,13 @@ TEST_F(Loop, EndsWhereAFiniteLossIsAboveAMillion) {
     const auto state = start(c);
     set_last_biases(*state, lost ? 1e7f : 1e5f, 0.0f);  // the loss of each sample of another class
     if (lost) {
-      expect_agreed(ErrorKind::diverged, "diverged: the loss of step 1 is ", [&] { run_loop(*state); });
+      expect_agreed(ErrorKind::diverged, "diverged: the loss of step 1 is ", [&] { run(*state); });
     } else {
-      EXPECT_NO_THROW(run_loop(*state));
+      EXPECT_NO_THROW(run(*state));
     }
     const double loss = state->blocks.records[0].cross_entropy;
     EXPECT_GT(loss, lost ? 1e6 : 1e4);
     EXPECT_LT(loss, lost ? 1e7 : 1e5);
-    world().barrier();
     EXPECT_EQ(run::list_checkpoints(Directory(c.run_dir)).empty(), lost);
   }
 }
@@ -175,9 +171,8 @@ TEST_F(NotFinite, AveragesAreNotWritten) {
   c.checkpoint_every = 2;
   const auto state = start_with_overflow(c);
   expect_agreed(ErrorKind::diverged, "after step 2 the averages of conv2/biases are not finite",
-                [&] { run_loop(*state); });
+                [&] { run(*state); });
   EXPECT_TRUE(state->blocks.records[1].applied) << "the loss shows it, so this test shows nothing";
-  world().barrier();
   EXPECT_TRUE(run::list_checkpoints(Directory(c.run_dir)).empty());
 }
 
@@ -186,8 +181,7 @@ TEST_F(NotFinite, AveragesAreFoundAtTheComparisonOfTheRanks) {
   c.check_every = 3;
   const auto state = start_with_overflow(c);
   expect_agreed(ErrorKind::diverged, "after step 3 the averages of conv2/biases are not finite",
-                [&] { run_loop(*state); });
-  world().barrier();
+                [&] { run(*state); });
   EXPECT_TRUE(run::list_checkpoints(Directory(c.run_dir)).empty());
 }
 
@@ -206,13 +200,12 @@ TEST_F(NotFinite, GradientsOfOneRankEndAllRanksBeforeTheyAreApplied) {
         std::numeric_limits<float>::infinity();
   }
   const std::vector<run::NamedTensor> before = evaluation::initial_tensors(params, c.seed);
-  expect_agreed(ErrorKind::diverged, "the gradient's norm of step 1 is infinite", [&] { run_loop(*state); });
+  expect_agreed(ErrorKind::diverged, "the gradient's norm of step 1 is infinite", [&] { run(*state); });
   EXPECT_TRUE(std::isfinite(state->blocks.records[0].cross_entropy));
   EXPECT_FALSE(state->blocks.records[0].applied);
   expect_same_tensors(evaluation::export_block(*state->device.backend, *state->device.tower, params,
                                                state->blocks.state[optim::StateRole::weights]),
                       before);
-  world().barrier();
   EXPECT_TRUE(run::list_checkpoints(Directory(c.run_dir)).empty());
 }
 
@@ -228,7 +221,7 @@ TEST_F(NotFinite, WeightsOfOneRankEndAllRanks) {
       state->device.backend->copy(weight, &nan, sizeof nan);
     }
   }
-  expect_agreed(ErrorKind::diverged, "after step 0 the weights of conv1/", [&] { run_loop(*state); });
+  expect_agreed(ErrorKind::diverged, "after step 0 the weights of conv1/", [&] { run(*state); });
 }
 
 }  // namespace

@@ -35,7 +35,7 @@ TEST_F(Muon, MovesEachRoleAsTheDoubleReferenceHasIt) {
   const model::ParamTable& params = state->plan.network.params;
   const Buffer& weights = state->blocks.state[optim::StateRole::weights];
   const std::vector<run::NamedTensor> before = tensors_of(*state, weights);
-  run_loop(*state);
+  run(*state);
   const std::vector<run::NamedTensor> after = tensors_of(*state, weights);
   const std::span<const float> grads = state->blocks.update->block().grads();
   for (std::size_t p = 0; p < params.size(); ++p) {
@@ -97,15 +97,14 @@ TEST_F(Muon, HasTheSameBitsWhoeverComputesTheMatrices) {
     if (off.reproducible && world().size() == 3) continue;
     off.share_matrices = comm::Share::off;
     off.run_dir = path(std::string(way.name) + "_off");
-    const auto apart = start(off);
-    run_loop(*apart);
+    const auto apart = rows_after(off);
     config::TrainConfig on = off;
     on.share_matrices = comm::Share::on;
     on.run_dir = path(std::string(way.name) + "_on");
     on.steps = 2;
     const auto shared = start(on);
     EXPECT_FALSE(shared->blocks.update->rank_sums().empty());
-    run_loop(*shared);
+    run(*shared);
     for (const auto share : {comm::Share::off, comm::Share::on}) {
       config::TrainConfig rest = on;
       rest.share_matrices = share;
@@ -113,9 +112,7 @@ TEST_F(Muon, HasTheSameBitsWhoeverComputesTheMatrices) {
       rest.steps = 3;
       on_rank_zero(
           [&] { std::filesystem::copy(on.run_dir, rest.run_dir, std::filesystem::copy_options::recursive); });
-      const auto resumed = start(rest);
-      run_loop(*resumed);
-      EXPECT_EQ(rows(*resumed), rows(*apart));
+      EXPECT_EQ(rows_after(rest), apart);
     }
   }
 }
@@ -151,14 +148,8 @@ TEST_F(Muon, RefusesANetworkWithoutAHiddenMatrix) {
   const model::Value hidden = net.linear(net.image(), {.name = "first", .outputs = 4});
   network.net = net.softmax_cross_entropy(net.linear(hidden, {.name = "last", .outputs = 3}));
   network.params = model::make_param_table(network.net);
-  try {
-    step::require_hidden_matrices(network);
-    ADD_FAILURE();
-  } catch (const Error& error) {
-    EXPECT_EQ(exit_code(error.kind()), exit_code(ErrorKind::usage));
-    EXPECT_NE(std::string(error.what()).find("shallow has no trained weights between"), std::string::npos)
-        << error.what();
-  }
+  expect_error(ErrorKind::usage, {"shallow has no trained weights between"},
+               [&] { step::require_hidden_matrices(network); });
 }
 
 }  // namespace

@@ -15,7 +15,7 @@ TEST_F(RankWatchOfARun, CatchesACorruptedRankAndNamesIt) {
   const auto state = start(c);
   const int last = world().size() - 1;
   if (world().rank() == last) state->blocks.state[optim::StateRole::weights].as<float>()[1000] += 1e-6f;
-  expect_agreed(ErrorKind::desync, "rank " + std::to_string(last) + " (", [&] { run_loop(*state); });
+  expect_agreed(ErrorKind::desync, "rank " + std::to_string(last) + " (", [&] { run(*state); });
 }
 
 TEST_F(RankWatchOfARun, FindsTheFirstDifferenceAtALaterCheck) {
@@ -28,18 +28,17 @@ TEST_F(RankWatchOfARun, FindsTheFirstDifferenceAtALaterCheck) {
   const auto state = start(c);
   // Wrong averages of a single rank are not compared; wrong parameters are.
   if (world().rank() == 1) state->blocks.state[optim::StateRole::average].as<float>()[0] += 1.0f;
-  run_loop(*state);
+  run(*state);
   c.steps = 20;
   const auto again = start(c);
   if (world().rank() == 1) again->blocks.state[optim::StateRole::weights].as<float>()[0] += 1.0f;
-  expect_agreed(ErrorKind::desync, "before step 13", [&] { run_loop(*again); });
+  expect_agreed(ErrorKind::desync, "before step 13", [&] { run(*again); });
 }
 
 TEST_F(RankWatchOfARun, WritesTheSpreadOfComputeTimes) {
   config::TrainConfig c = config();
   c.log_every = 2;
   run(c);
-  world().barrier();
   const std::string text = read_file(c.run_dir + "/metrics.jsonl");
   EXPECT_NE(text.find("\"compute_ms\":{\"min\":"), std::string::npos) << text;
   EXPECT_EQ(text.find("\"compute_ms\":{\"min\":0,"), std::string::npos) << text;

@@ -2,8 +2,6 @@
 
 #include <fmt/core.h>
 
-#include <fstream>
-
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/config/options.hpp"
 #include "cifar_mpi/data/fingerprint.hpp"
@@ -26,14 +24,8 @@ void copy_as_step(const std::string& from, const std::string& run_dir, std::uint
 class Resume : public RunTest {
  protected:
   /// The lines about steps and evaluations.
-  std::vector<std::string> metrics(const std::string& run_dir) {
-    world().barrier();
-    std::ifstream file(run_dir + "/metrics.jsonl");
-    std::vector<std::string> lines;
-    for (std::string line; std::getline(file, line);) {
-      if (line.starts_with("{\"step\":")) lines.push_back(line);
-    }
-    return lines;
+  static std::vector<std::string> metrics(const config::TrainConfig& config) {
+    return metrics_with(config, "{\"step\":");
   }
 };
 
@@ -80,7 +72,7 @@ TEST_F(Resume, TakesWhatMayChangeAndRecordsIt) {
   const std::string changed =
       concat("step 4: --lr ", config::exact(2.0 * c.lr), " -> ", config::exact(c.lr), '\n');
   on_rank_zero([&] {
-    const run::Checkpoint found = run::read_checkpoint(run::checkpoint_path(c.run_dir, 7));
+    const run::Checkpoint found = saved(c, 7);
     EXPECT_EQ(found.provenance.changes, changed);
     EXPECT_EQ(*find_item(found.progress.identity, "--lr"), config::exact(c.lr));
     EXPECT_NE(read_file(c.run_dir + "/config.toml").find("# changed at " + changed), std::string::npos);
@@ -158,7 +150,6 @@ TEST_F(Resume, TakesOverWhatIsLeftAutomatic) {
   c.precision = engine::Precision::fp32;
   c.all_reduce = "mpi";
   run(c);
-  world().barrier();
   config::TrainConfig automatic = config();
   automatic.precision = engine::Precision::automatic;
   automatic.threads = 0;
@@ -166,8 +157,7 @@ TEST_F(Resume, TakesOverWhatIsLeftAutomatic) {
   EXPECT_EQ(state->plan.config.precision, engine::Precision::fp32);
   EXPECT_EQ(state->plan.config.threads, 1);
   EXPECT_EQ(state->blocks.update->name(), "mpi");
-  EXPECT_EQ(state->plan.progress.resolved,
-            run::read_checkpoint(run::checkpoint_path(c.run_dir, 4)).progress.resolved);
+  EXPECT_EQ(state->plan.progress.resolved, saved(c, 4).progress.resolved);
 }
 
 TEST_F(Resume, RecordsThatNcclMayUseNvls) {
@@ -231,10 +221,9 @@ TEST_F(Resume, SaysThatAnotherWayOfConvolutionsChangesBits) {
   config::TrainConfig c = config();
   c.conv = engine::ConvMethod::direct;
   run(c);
-  world().barrier();
   config::TrainConfig other = config();
   other.conv = engine::ConvMethod::fft;
-  const auto then = run::read_checkpoint(run::checkpoint_path(c.run_dir, 4)).progress.resolved;
+  const auto then = saved(c, 4).progress.resolved;
   const auto changed = run::changed_settings(then, start(other)->plan.progress.resolved);
   ASSERT_EQ(changed.size(), 1u);
   EXPECT_EQ(
@@ -244,10 +233,7 @@ TEST_F(Resume, SaysThatAnotherWayOfConvolutionsChangesBits) {
 
 TEST_F(Resume, BelievesNoSettingsThatNoRunHas) {
   run(config());
-  const run::Checkpoint good = [&] {
-    world().barrier();
-    return run::read_checkpoint(run::checkpoint_path(config().run_dir, 4));
-  }();
+  const run::Checkpoint good = saved(config(), 4);
   const std::string forged = path("forged.h5");
   const auto refused = [&](const std::string& name, const std::string& value,
                            const std::vector<std::uint64_t>& batches = {}) {
@@ -283,8 +269,7 @@ TEST_F(Resume, KeepsTheConvolutionsOfTheFirstStartWithOtherThreads) {
   c.input_size = 32;  // transforms pay off
   c.steps = 1;
   run(c);
-  world().barrier();
-  const run::Checkpoint first = run::read_checkpoint(run::checkpoint_path(c.run_dir, 1));
+  const run::Checkpoint first = saved(c, 1);
   // So many threads that transforms pay off in no layer.
   c.resume = path("many.h5");
   on_rank_zero([&] {
@@ -341,15 +326,8 @@ TEST_F(Resume, ResumesToTheSameBitsInShardsAndWithDistortions) {
   run(straight);
   config::TrainConfig parts = straight;
   parts.run_dir = path("parts");
-  for (const std::int64_t steps : {5, 9, 11}) {
-    parts.steps = steps;
-    run(parts);
-  }
-  world().barrier();
-  const run::Checkpoint a = run::read_checkpoint(run::checkpoint_path(straight.run_dir, 11));
-  const run::Checkpoint b = run::read_checkpoint(run::checkpoint_path(parts.run_dir, 11));
-  expect_same_tensors(a.state[optim::StateRole::weights], b.state[optim::StateRole::weights]);
-  expect_same_tensors(a.state[optim::StateRole::average], b.state[optim::StateRole::average]);
+  run_in_parts(parts, {5, 9, 11});
+  expect_same_state(saved(straight, 11), saved(parts, 11));
 }
 
 /// The lines without what depends on the clock.
@@ -368,7 +346,7 @@ TEST_F(Resume, CutsTheMetricsBackWithoutDuplicateOrGap) {
   c.eval_every = 3.0 / 8.0;  // every three steps
   c.run_dir = path("straight");
   run(c);
-  const std::vector<std::string> wanted = without_times(metrics(c.run_dir));
+  const std::vector<std::string> wanted = without_times(metrics(c));
   ASSERT_EQ(wanted.size(), 12u);  // 9 steps and the evaluations of steps 3, 6, 9
   for (std::uint64_t killed = 1; killed <= 9; ++killed) {
     // The state that a kill after that step leaves: the lines up to it, a torn one, and the checkpoints so
@@ -386,12 +364,11 @@ TEST_F(Resume, CutsTheMetricsBackWithoutDuplicateOrGap) {
       write_file(again.run_dir + "/metrics.jsonl", left + "{\"step\":1,\"a\":{\"min\":1}");
     });
     run(again);
-    std::vector<std::string> lines = without_times(metrics(again.run_dir));
+    std::vector<std::string> lines = without_times(metrics(again));
     for (std::string& line : lines) {
       if (line.ends_with('}') && line.find("test_accuracy") == std::string::npos) line.pop_back();
     }
     EXPECT_EQ(lines, wanted) << "killed after step " << killed;
-    world().barrier();
   }
 }
 

@@ -1,6 +1,5 @@
 #include "run/run_checkpoints.hpp"
 
-#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <optional>
@@ -16,23 +15,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-using RunCheckpointsTest = RunTest;
-
-/// Makes the checkpoint of this step impossible to write.
-void obstruct(const std::string& run_dir, std::uint64_t step) {
-  if (test::test_world().rank() == 0)
-    fs::create_directories(run::checkpoint_path(run_dir, step) + "/occupied");
-  test::test_world().barrier();
-}
-
-std::vector<std::string> lines_with(const std::string& path, const std::string& part) {
-  std::ifstream file(path);
-  std::vector<std::string> lines;
-  for (std::string line; std::getline(file, line);) {
-    if (line.find(part) != std::string::npos) lines.push_back(line);
+class RunCheckpointsTest : public RunTest {
+ protected:
+  /// Makes the checkpoint of this step impossible to write.
+  void obstruct(const std::string& run_dir, std::uint64_t step) {
+    on_rank_zero([&] { fs::create_directories(run::checkpoint_path(run_dir, step) + "/occupied"); });
   }
-  return lines;
-}
+};
 
 TEST_F(RunCheckpointsTest, HoldTheSameContentHoweverOftenTheRunWasInterrupted) {
   config::TrainConfig straight = config();
@@ -49,13 +38,11 @@ TEST_F(RunCheckpointsTest, HoldTheSameContentHoweverOftenTheRunWasInterrupted) {
     stop_ = 0;
   }
   run(parts);
-  world().barrier();
-  const run::Checkpoint a = run::read_checkpoint(run::checkpoint_path(straight.run_dir, 9));
-  const run::Checkpoint b = run::read_checkpoint(run::checkpoint_path(parts.run_dir, 9));
+  const run::Checkpoint a = saved(straight, 9);
+  const run::Checkpoint b = saved(parts, 9);
   EXPECT_EQ(run::content_hash(a), run::content_hash(b));
   EXPECT_EQ(a.provenance.test_accuracy, b.provenance.test_accuracy);
-  EXPECT_NE(run::content_hash(run::read_checkpoint(run::checkpoint_path(straight.run_dir, 8))),
-            run::content_hash(a));
+  EXPECT_NE(run::content_hash(saved(straight, 8)), run::content_hash(a));
 }
 
 /// With a time this short nearly each step has one; a run that is killed resumes from the newest.
@@ -77,12 +64,10 @@ TEST_F(RunCheckpointsTest, AreMadeByTimeOnAllRanksAtTheSameStepsAndChangeNoBits)
     timed.checkpoint_minutes = 1e-9;
     timed.keep = 100;
     run(timed);
-    world().barrier();
     EXPECT_EQ(run::list_checkpoints(Directory(straight.run_dir)), std::vector<std::uint64_t>{12});
     const std::vector<std::uint64_t> steps = run::list_checkpoints(Directory(timed.run_dir));
     EXPECT_GE(steps.size(), 3u);
-    EXPECT_EQ(run::content_hash(run::read_checkpoint(run::checkpoint_path(straight.run_dir, 12))),
-              run::content_hash(run::read_checkpoint(run::checkpoint_path(timed.run_dir, 12))));
+    EXPECT_EQ(run::content_hash(saved(straight, 12)), run::content_hash(saved(timed, 12)));
   }
 }
 
@@ -92,10 +77,9 @@ TEST_F(RunCheckpointsTest, GoOnAfterOneThatCouldNotBeWritten) {
   c.checkpoint_every = 2;
   const auto state = start(c);
   obstruct(c.run_dir, 2);
-  EXPECT_NO_THROW(run_loop(*state));
-  world().barrier();
-  EXPECT_EQ(run::read_checkpoint(run::checkpoint_path(c.run_dir, 4)).progress.step, 4u);
-  EXPECT_EQ(run::read_checkpoint(run::checkpoint_path(c.run_dir, 6)).progress.step, 6u);
+  EXPECT_NO_THROW(run(*state));
+  EXPECT_EQ(saved(c, 4).progress.step, 4u);
+  EXPECT_EQ(saved(c, 6).progress.step, 6u);
 }
 
 TEST_F(RunCheckpointsTest, EndTheRunWithAnErrorWhenItsLastStateIsNotOnTheDisk) {
@@ -105,7 +89,7 @@ TEST_F(RunCheckpointsTest, EndTheRunWithAnErrorWhenItsLastStateIsNotOnTheDisk) {
   const auto state = start(c);
   obstruct(c.run_dir, 4);
   expect_agreed(ErrorKind::io, "the checkpoint of step 4 could not be written (that of step 2 is the newest",
-                [&] { run_loop(*state); });
+                [&] { run(*state); });
   EXPECT_EQ(state->blocks.records[3].samples, 12.0);  // it trained to its end
 }
 
@@ -116,34 +100,29 @@ TEST_F(RunCheckpointsTest, SayAtAStopThatTheStateIsNotOnTheDisk) {
   const auto state = start(c);
   for (std::uint64_t step = 1; step < 5; ++step) obstruct(c.run_dir, step);
   expect_agreed(ErrorKind::io, "could not be written (this process has written none yet)",
-                [&] { run_loop(*state); });
+                [&] { run(*state); });
 }
 
 TEST_F(RunCheckpointsTest, LetARunThatDiedInItsLastEvaluationDoOnlyThat) {
   config::TrainConfig c = config();
   c.log_every = 1;
   run(c);
-  world().barrier();
   const std::string file = run::checkpoint_path(c.run_dir, 4);
-  const std::string metrics = c.run_dir + "/metrics.jsonl";
   run::Checkpoint done = run::read_checkpoint(file);
   ASSERT_TRUE(done.provenance.test_accuracy);
-  const std::vector<std::string> lines = lines_with(metrics, "{\"step\":");
-  world().barrier();
+  const std::vector<std::string> lines = metrics_with(c, "{\"step\":");
   // The state that the death leaves: a checkpoint without its accuracy, and no line of the evaluation.
   const std::optional<double> accuracy = std::exchange(done.provenance.test_accuracy, std::nullopt);
-  if (world().rank() == 0) {
+  on_rank_zero([&] {
     run::write_checkpoint(file, done);
-    std::ofstream cut(metrics, std::ios::trunc);
+    std::ofstream cut(c.run_dir + "/metrics.jsonl", std::ios::trunc);
     for (std::size_t i = 0; i + 1 < lines.size(); ++i) cut << lines[i] << '\n';
-  }
-  world().barrier();
+  });
   run(c);
-  world().barrier();
   const run::Checkpoint again = run::read_checkpoint(file);
   EXPECT_EQ(again.provenance.test_accuracy, accuracy);
   EXPECT_EQ(run::content_hash(again), run::content_hash(done));
-  EXPECT_EQ(lines_with(metrics, "{\"step\":"), lines);
+  EXPECT_EQ(metrics_with(c, "{\"step\":"), lines);
 }
 
 TEST_F(RunCheckpointsTest, CarryTheAccuracyOfTheirOwnStepOnly) {
@@ -152,14 +131,10 @@ TEST_F(RunCheckpointsTest, CarryTheAccuracyOfTheirOwnStepOnly) {
   c.checkpoint_every = 2;
   c.eval_every = 4.0 / 8.0;  // every 4 steps of the 8 of an epoch
   run(c);
-  world().barrier();
   for (const std::uint64_t step : {2, 4, 6, 8}) {
-    EXPECT_EQ(
-        run::read_checkpoint(run::checkpoint_path(c.run_dir, step)).provenance.test_accuracy.has_value(),
-        step % 4 == 0)
-        << step;
+    EXPECT_EQ(saved(c, step).provenance.test_accuracy.has_value(), step % 4 == 0) << step;
   }
-  EXPECT_EQ(lines_with(c.run_dir + "/metrics.jsonl", "test_accuracy").size(), 2u);
+  EXPECT_EQ(metrics_with(c, "test_accuracy").size(), 2u);
 }
 
 TEST_F(RunCheckpointsTest, KeepOneEveryNowAndThen) {
@@ -169,7 +144,6 @@ TEST_F(RunCheckpointsTest, KeepOneEveryNowAndThen) {
   c.keep = 2;
   c.keep_every = 3;
   run(c);
-  world().barrier();
   EXPECT_EQ(run::list_checkpoints(Directory(c.run_dir)), (std::vector<std::uint64_t>{3, 6, 7}));
   EXPECT_EQ(fs::read_symlink(c.run_dir + "/checkpoints/latest"), "step_000000007.h5");
 }
@@ -178,7 +152,6 @@ TEST_F(RunCheckpointsTest, CarryNoPaths) {
   config::TrainConfig c = config();
   c.text = concat("data=\"", c.data, "\"\nrun-dir=\"", c.run_dir, "\"\nsteps=4\n");
   run(c);
-  world().barrier();
   const std::string file = run::checkpoint_path(c.run_dir, 4);
   EXPECT_EQ(run::read_checkpoint(file).provenance.configuration, "steps=4\n");
   EXPECT_EQ(read_file(file).find(path("")), std::string::npos);
@@ -204,23 +177,19 @@ TEST_F(RunCheckpointsTest, KeepNoMoreThanIsAskedForFromTheStartOn) {
   config::TrainConfig c = config();
   c.checkpoint_every = 1;
   run(c);
-  world().barrier();
   ASSERT_EQ(run::list_checkpoints(Directory(c.run_dir)).size(), 4u);
   c.keep = 2;
   run(c);  // is finished: nothing is written
-  world().barrier();
   EXPECT_EQ(run::list_checkpoints(Directory(c.run_dir)), (std::vector<std::uint64_t>{3, 4}));
 }
 
 TEST_F(RunCheckpointsTest, LeaveARunThatIsFurtherThanAskedForAsItIs) {
   config::TrainConfig c = config();
   run(c);
-  world().barrier();
   const std::string file = run::checkpoint_path(c.run_dir, 4);
   const auto written = std::filesystem::last_write_time(file);
   c.steps = 3;
   run(c);
-  world().barrier();
   EXPECT_EQ(run::list_checkpoints(Directory(c.run_dir)).size(), 1u);
   EXPECT_EQ(std::filesystem::last_write_time(file), written);
 }

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <map>
 #include <memory>
@@ -19,7 +20,7 @@ namespace cifar_mpi::train {
 /// A small learnable dataset and a run directory that all ranks see; tests set up runs on it.
 class RunTest : public testing::Test {
  protected:
-  /// Every value of the state, with its role.
+  /// The values of the state, by row.
   static std::vector<std::vector<float>> rows(const SessionState& state) {
     std::vector<std::vector<float>> all;
     for (const optim::StateRow& row : state.blocks.state.rows()) {
@@ -27,6 +28,11 @@ class RunTest : public testing::Test {
       all.emplace_back(values.begin(), values.end());
     }
     return all;
+  }
+  std::vector<std::vector<float>> rows_after(const config::TrainConfig& config) {
+    const auto state = start(config);
+    run(*state);
+    return rows(*state);
   }
   static constexpr std::uint64_t kTrainSamples = 96;
   static constexpr std::uint64_t kTestSamples = 22;
@@ -82,7 +88,37 @@ class RunTest : public testing::Test {
   std::unique_ptr<SessionState> start(const config::TrainConfig& config) {
     return set_up(config, opened(config), world(), Log(world().rank() + 1), platform, stop_);
   }
-  void run(const config::TrainConfig& config) { run_loop(*start(config)); }
+  /// To the end on all ranks, so that all files are written.
+  static void run(SessionState& state) {
+    run_loop(state);
+    world().barrier();
+  }
+  void run(const config::TrainConfig& config) { run(*start(config)); }
+  /// One start per number of steps.
+  void run_in_parts(config::TrainConfig config, const std::vector<std::int64_t>& steps) {
+    for (const std::int64_t more : steps) {
+      config.steps = more;
+      run(config);
+    }
+  }
+  static run::Checkpoint saved(const config::TrainConfig& config, std::uint64_t step) {
+    return run::read_checkpoint(run::checkpoint_path(config.run_dir, step));
+  }
+  /// The lines of metrics.jsonl that hold `part`.
+  static std::vector<std::string> metrics_with(const config::TrainConfig& config, const std::string& part) {
+    std::ifstream file(config.run_dir + "/metrics.jsonl");
+    std::vector<std::string> lines;
+    for (std::string line; std::getline(file, line);) {
+      if (line.find(part) != std::string::npos) lines.push_back(line);
+    }
+    return lines;
+  }
+  static bool same_on_all_ranks(const Buffer& block) {
+    const std::string mine(reinterpret_cast<const char*>(block.data()), block.size());
+    std::string first = mine;
+    world().broadcast(first);
+    return mine == first;
+  }
 
   /// Expects that every rank throws an error of this kind whose text holds `part`.
   template <class Action>
@@ -94,6 +130,7 @@ class RunTest : public testing::Test {
       EXPECT_EQ(exit_code(error.kind()), exit_code(kind)) << error.what();
       EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
     }
+    world().barrier();
   }
 
   /// Rank 0 changes files between two barriers.

@@ -32,7 +32,7 @@ class ServedRun : public RunTest {
   }
   using Records = std::vector<engine::StepRecord>;
   static Records records_of(const std::unique_ptr<SessionState>& state) {
-    run_loop(*state);
+    run(*state);
     return state->blocks.records;
   }
   /// Workers have a simulated device: arrays that are copied to and from the host.
@@ -45,19 +45,15 @@ class ServedRun : public RunTest {
     };
     return records_of(set_up(config, opened(config), world(), Log(world().rank() + 1), with_device, stop_));
   }
+  /// The weights of all workers, and all else of all ranks.
+  static void expect_same_state_on_all_ranks(const SessionState& state) {
+    for (const optim::StateRow& row : state.blocks.state.rows()) {
+      const bool has = !state.plan.serves() || row.role != optim::StateRole::weights;
+      EXPECT_TRUE(same_on_all_ranks(state.blocks.state[row.role]) || !has) << row.group;
+    }
+  }
   engine::BackendOptions options_;
-  run::Checkpoint saved(const config::TrainConfig& config, std::uint64_t step) {
-    world().barrier();
-    return run::read_checkpoint(run::checkpoint_path(config.run_dir, step));
-  }
 };
-
-void expect_same_state(const run::Checkpoint& a, const run::Checkpoint& b, optim::OptimizerKind kind) {
-  for (const optim::StateRow& row : optim::state_rows(kind)) {
-    SCOPED_TRACE(row.group);
-    expect_same_tensors(a.state[row.role], b.state[row.role]);
-  }
-}
 
 TEST_F(ServedRun, GivesTheSameBitsFromEveryRunner) {
   config::TrainConfig first = served("lanes"), second = served("audit");
@@ -66,7 +62,7 @@ TEST_F(ServedRun, GivesTheSameBitsFromEveryRunner) {
   run(first);
   second.runner = engine::RunnerKind::audit;
   run(second);
-  expect_same_state(saved(first, 4), saved(second, 4), first.optimizer.kind);
+  expect_same_state(saved(first, 4), saved(second, 4));
 }
 
 TEST_F(ServedRun, GivesTheSameBitsWhereWorkersCopyToTheHostAndBack) {
@@ -84,7 +80,7 @@ TEST_F(ServedRun, GivesTheSameBitsWhereWorkersCopyToTheHostAndBack) {
       device.runner = runner;
       device.run_dir = path(concat("device", servers, to_string(runner)));
       const Records found = run_on_devices(device);
-      expect_same_state(saved(host, 4), saved(device, 4), host.optimizer.kind);
+      expect_same_state(saved(host, 4), saved(device, 4));
       for (std::size_t step = 0; step < 4; ++step) {
         EXPECT_EQ(found[step].cross_entropy, expected[step].cross_entropy);
         EXPECT_EQ(found[step].decay_term, expected[step].decay_term);
@@ -108,7 +104,7 @@ TEST_F(ServedRun, GivesTheSameBitsInADrawnOrderWhereWorkersCopyToTheHostAndBack)
     run_on_devices(device);
   }
   const run::Checkpoint a = saved(host, 12), b = saved(device, 12);
-  expect_same_state(a, b, host.optimizer.kind);
+  expect_same_state(a, b);
   EXPECT_EQ(a.progress.batches, b.progress.batches);
 }
 
@@ -142,12 +138,9 @@ TEST_F(ServedRun, ResumesToTheSameBitsWithAllThatTheServersKeep) {
     run(straight);
     config::TrainConfig parts = straight;
     parts.run_dir = path(concat(model, "_parts"));
-    for (const std::int64_t steps : {2, 5}) {
-      parts.steps = steps;
-      run(parts);
-    }
+    run_in_parts(parts, {2, 5});
     const run::Checkpoint a = saved(straight, 5), b = saved(parts, 5);
-    expect_same_state(a, b, straight.optimizer.kind);
+    expect_same_state(a, b);
     for (const optim::StateRow& row : optim::state_rows(straight.optimizer.kind)) {
       EXPECT_TRUE(std::any_of(a.state[row.role].front().values.begin(),
                               a.state[row.role].front().values.end(), [](float v) { return v != 0.0f; }))
@@ -165,15 +158,8 @@ TEST_F(ServedRun, HasTheSameWeightsAndRecordsOnEveryWorker) {
   c.shuffle = data::Shuffle::shard;
   c.steps = 6;
   const auto state = start(c);
-  run_loop(*state);
-  for (const optim::StateRow& row : state->blocks.state.rows()) {
-    const Buffer& block = state->blocks.state[row.role];
-    std::string mine(reinterpret_cast<const char*>(block.data()), block.size());
-    std::string first = mine;
-    world().broadcast(first);
-    const bool has = !state->plan.serves() || row.role != optim::StateRole::weights;
-    EXPECT_TRUE(!has || mine == first) << row.group;
-  }
+  run(*state);
+  expect_same_state_on_all_ranks(*state);
   for (std::size_t step = 0; step < 6; ++step) {
     const engine::StepRecord& record = state->blocks.records[step];
     EXPECT_EQ(record.samples, 12.0);
@@ -201,28 +187,20 @@ TEST_F(ServedRun, GoesOnWithoutTheLateAndMeetsWhereThereIsMoreToDo) {
   c.eval_every = 0.5;
   c.keep = 10;
   const std::string timeline = c.run_dir + "/timeline.h5";
-  if (world().rank() == 0) {
+  on_rank_zero([&] {
     stop_ = engine::kTraceRequest;
     std::filesystem::create_directories(c.run_dir);
     write_file(timeline, "of a start that updated in another way");
-  }
-  world().barrier();
+  });
   const auto state = start(c);
-  run_loop(*state);
+  run(*state);
   EXPECT_EQ(stop_, 0) << "a trace is refused, not requested forever";
   EXPECT_FALSE(std::filesystem::exists(timeline));
   const comm::PushCounts counts = state->blocks.update->push_counts().value();
   const auto computed = static_cast<std::uint64_t>(
       std::accumulate(counts.applied.begin(), counts.applied.end(), std::uint64_t{0}));
   EXPECT_EQ(computed, 20u * static_cast<std::uint64_t>(c.aggregation.pushes));
-  for (const optim::StateRow& row : state->blocks.state.rows()) {
-    const Buffer& block = state->blocks.state[row.role];
-    std::string mine(reinterpret_cast<const char*>(block.data()), block.size());
-    std::string first = mine;
-    world().broadcast(first);
-    const bool has = !state->plan.serves() || row.role != optim::StateRole::weights;
-    EXPECT_TRUE(!has || mine == first) << row.group;
-  }
+  expect_same_state_on_all_ranks(*state);
   const run::Checkpoint end = saved(c, 20);
   const std::uint64_t samples = 4 * static_cast<std::uint64_t>(c.aggregation.pushes);
   EXPECT_EQ(end.progress.samples_seen, 20 * samples) << "those that were applied";
@@ -237,7 +215,7 @@ TEST_F(ServedRun, GoesOnWithoutTheLateAndMeetsWhereThereIsMoreToDo) {
   EXPECT_EQ(resumed->plan.progress.batches, end.progress.batches);
   EXPECT_TRUE(resumed->plan.serves() || *resumed->blocks.batch_counter.as<std::uint64_t>() ==
                                             end.progress.batches[static_cast<std::size_t>(world().rank())]);
-  run_loop(*resumed);
+  run(*resumed);
   EXPECT_EQ(saved(c, 25).progress.step, 25u);
 }
 
@@ -309,12 +287,9 @@ TEST_F(ServedRun, GivesTheSameBitsInADrawnOrderAlsoAcrossAResume) {
   run(whole);
   config::TrainConfig parts = whole;
   parts.run_dir = path("parts");
-  for (const std::int64_t steps : {16, 24}) {
-    parts.steps = steps;
-    run(parts);
-  }
+  run_in_parts(parts, {16, 24});
   const run::Checkpoint a = saved(whole, 24), b = saved(parts, 24);
-  expect_same_state(a, b, whole.optimizer.kind);
+  expect_same_state(a, b);
   EXPECT_EQ(a.progress.batches, b.progress.batches);
   EXPECT_EQ(a.progress.samples_seen, 24u * static_cast<std::uint64_t>(whole.batch_size));
   // a resume without these options gets a note
@@ -333,7 +308,7 @@ TEST_F(ServedRun, StepsAsynchronouslyWithOneWorkerAsWithoutServers) {
   run(all);
   run(async);
   const run::Checkpoint last = saved(async, 4);
-  expect_same_state(saved(all, 4), last, all.optimizer.kind);
+  expect_same_state(saved(all, 4), last);
   for (const char* const setting : {"max staleness", "arrival order"}) {
     const std::string* const found = find_item(last.progress.resolved, setting);
     EXPECT_TRUE(found != nullptr && *found == "none") << setting;
@@ -346,7 +321,7 @@ TEST_F(ServedRun, GivesTheSameBitsWhereAllWorkersAreAskedForByNumber) {
   number.aggregation.pushes = world().size() - 1;
   run(all);
   run(number);
-  expect_same_state(saved(all, 4), saved(number, 4), all.optimizer.kind);
+  expect_same_state(saved(all, 4), saved(number, 4));
   EXPECT_TRUE(saved(number, 4).progress.batches.empty());
 }
 
@@ -361,7 +336,7 @@ TEST_F(ServedRun, FindsAWorkerWithOtherWeightsWhereUpdatesAreOfTheFirstPushes) {
   const auto state = start(c);
   if (world().rank() == world().size() - 2)
     state->blocks.state[optim::StateRole::weights].as<float>()[0] += 1.0f;
-  expect_agreed(ErrorKind::desync, "differ from those of rank", [&] { run_loop(*state); });
+  expect_agreed(ErrorKind::desync, "differ from those of rank", [&] { run(*state); });
 }
 
 TEST_F(ServedRun, StopsOnRequestOfItsLastServerWithACheckpoint) {
@@ -371,8 +346,7 @@ TEST_F(ServedRun, StopsOnRequestOfItsLastServerWithACheckpoint) {
     c.aggregation.pushes = fewer * std::max(world().size() - 2, 1);
     const auto state = start(c);
     if (world().rank() == world().size() - 1) stop_ = engine::kStopRequest;
-    expect_agreed(ErrorKind::stopped, "stopped on request at step", [&] { run_loop(*state); });
-    world().barrier();
+    expect_agreed(ErrorKind::stopped, "stopped on request at step", [&] { run(*state); });
     EXPECT_FALSE(run::list_checkpoints(Directory(c.run_dir)).empty());
   }
 }
@@ -389,7 +363,6 @@ TEST_F(ServedRun, MeetsForCheckpointsByTime) {
     c.aggregation.asynchronous = asynchronous;
     if (!asynchronous) c.aggregation.pushes = world().size() - 2;
     run(c);
-    world().barrier();
     EXPECT_GE(run::list_checkpoints(Directory(c.run_dir)).size(), 3u);
   }
 }

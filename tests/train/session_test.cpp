@@ -1,5 +1,4 @@
 #include <cmath>
-#include <fstream>
 #include <limits>
 
 #include "reference/reference.hpp"
@@ -115,7 +114,7 @@ TEST_F(Session, AveragesTheStatisticsOfAllBatchesOfAStep) {
       for (std::size_t i = 0; i < mean[p].size(); ++i) mean[p][i] += found.grads[p][i];
     }
   }
-  run_loop(*state);
+  run(*state);
   const run::StateTensors after =
       state->blocks.state.read(*state->device.backend, *state->device.tower, params);
   std::size_t statistics = 0;
@@ -138,14 +137,9 @@ TEST_F(Session, LeavesIdenticalBitsOnEveryRankAfterFiftySteps) {
   c.steps = 50;
   c.shuffle = data::Shuffle::shard;
   const auto state = start(c);
-  run_loop(*state);
-  for (const Buffer* block :
-       {&state->blocks.state[optim::StateRole::weights], &state->blocks.state[optim::StateRole::average]}) {
-    std::string mine(reinterpret_cast<const char*>(block->data()), block->size());
-    std::string first = mine;
-    world().broadcast(first);
-    EXPECT_TRUE(mine == first);
-  }
+  run(*state);
+  for (const auto role : {optim::StateRole::weights, optim::StateRole::average})
+    EXPECT_TRUE(same_on_all_ranks(state->blocks.state[role]));
 }
 
 TEST_F(Session, GivesTheSameBitsFromEveryRunner) {
@@ -156,15 +150,9 @@ TEST_F(Session, GivesTheSameBitsFromEveryRunner) {
     c.run_dir = path("run" + std::to_string(static_cast<int>(runner)));
     c.runner = runner;
     run(c);
-    world().barrier();
-    results.push_back(run::read_checkpoint(run::checkpoint_path(c.run_dir, 4)));
+    results.push_back(saved(c, 4));
   }
-  for (const run::Checkpoint& result : results) {
-    expect_same_tensors(result.state[optim::StateRole::weights],
-                        results.front().state[optim::StateRole::weights]);
-    expect_same_tensors(result.state[optim::StateRole::average],
-                        results.front().state[optim::StateRole::average]);
-  }
+  for (const run::Checkpoint& result : results) expect_same_state(result, results.front());
 }
 
 TEST_F(Session, ResumesToTheSameBits) {
@@ -172,16 +160,9 @@ TEST_F(Session, ResumesToTheSameBits) {
   straight.steps = 7;
   straight.run_dir = path("straight");
   run(straight);
-  config::TrainConfig parts = config();
-  for (const std::int64_t steps : {3, 4, 7}) {
-    parts.steps = steps;
-    run(parts);
-  }
-  world().barrier();
-  const run::Checkpoint a = run::read_checkpoint(run::checkpoint_path(straight.run_dir, 7));
-  const run::Checkpoint b = run::read_checkpoint(run::checkpoint_path(parts.run_dir, 7));
-  expect_same_tensors(a.state[optim::StateRole::weights], b.state[optim::StateRole::weights]);
-  expect_same_tensors(a.state[optim::StateRole::average], b.state[optim::StateRole::average]);
+  run_in_parts(config(), {3, 4, 7});
+  const run::Checkpoint a = saved(straight, 7), b = saved(config(), 7);
+  expect_same_state(a, b);
   EXPECT_EQ(a.progress.step, b.progress.step);
   EXPECT_EQ(a.progress.samples_seen, 7u * 12u);
   EXPECT_EQ(a.progress.identity, b.progress.identity);
@@ -202,18 +183,13 @@ TEST_F(Session, ResumesToTheSameBitsWithWhatItsOptimizerKeeps) {
     run(straight);
     config::TrainConfig parts = straight;
     parts.run_dir = path(name + "_parts");
-    for (const std::int64_t steps : {2, 5}) {
-      parts.steps = steps;
-      run(parts);
-    }
-    world().barrier();
-    const run::Checkpoint a = run::read_checkpoint(run::checkpoint_path(straight.run_dir, 5));
-    const run::Checkpoint b = run::read_checkpoint(run::checkpoint_path(parts.run_dir, 5));
+    run_in_parts(parts, {2, 5});
+    SCOPED_TRACE(name);
+    const run::Checkpoint a = saved(straight, 5);
+    expect_same_state(a, saved(parts, 5));
     for (const optim::StateRow& row : optim::state_rows(kind)) {
-      SCOPED_TRACE(name + row.group);
-      expect_same_tensors(a.state[row.role], b.state[row.role]);
-      EXPECT_TRUE(std::any_of(a.state[row.role].front().values.begin(),
-                              a.state[row.role].front().values.end(), [](float v) { return v != 0.0f; }));
+      EXPECT_TRUE(std::ranges::any_of(a.state[row.role].front().values, [](float v) { return v != 0.0f; }))
+          << row.group;
     }
     config::TrainConfig other = parts;
     other.optimizer = {.kind = optim::OptimizerKind::nesterov};
@@ -236,24 +212,16 @@ TEST_F(Session, ResumesAResidualNetworkToTheSameBits) {
   run(straight);
   config::TrainConfig parts = straight;
   parts.run_dir = path("parts");
-  for (const std::int64_t steps : {2, 3}) {
-    parts.steps = steps;
-    run(parts);
-  }
-  world().barrier();
-  const run::Checkpoint a = run::read_checkpoint(run::checkpoint_path(straight.run_dir, 3));
-  const run::Checkpoint b = run::read_checkpoint(run::checkpoint_path(parts.run_dir, 3));
+  run_in_parts(parts, {2, 3});
+  const run::Checkpoint a = saved(straight, 3);
+  expect_same_state(a, saved(parts, 3));
   for (const optim::StateRow& row : optim::state_rows(straight.optimizer.kind)) {
-    SCOPED_TRACE(row.group);
-    expect_same_tensors(a.state[row.role], b.state[row.role]);
     std::size_t statistics = 0;
     for (const run::NamedTensor& tensor : a.state[row.role]) {
       if (!tensor.running) continue;
       ++statistics;
       const float initial = tensor.name.ends_with("/variance") ? 1.0f : 0.0f;
-      EXPECT_TRUE(std::any_of(tensor.values.begin(), tensor.values.end(), [&](float v) {
-        return v != initial;
-      })) << tensor.name;
+      EXPECT_TRUE(std::ranges::any_of(tensor.values, [&](float v) { return v != initial; })) << tensor.name;
     }
     EXPECT_EQ(statistics, row.running != nullptr ? 2u * 19u : 0u);
   }
@@ -287,34 +255,11 @@ TEST_F(Session, RefusesAnotherLengthWhereTheRateOrLookaheadDependsOnIt) {
   }
 }
 
-TEST_F(Session, ComputesAtTheSameBitsTwice) {
-  for (const char* name : {"one", "two"}) {
-    config::TrainConfig c = config();
-    c.run_dir = path(name);
-    run(c);
-  }
-  world().barrier();
-  const run::Checkpoint a = run::read_checkpoint(run::checkpoint_path(path("one"), 4));
-  const run::Checkpoint b = run::read_checkpoint(run::checkpoint_path(path("two"), 4));
-  expect_same_tensors(a.state[optim::StateRole::weights], b.state[optim::StateRole::weights]);
-  config::TrainConfig other = config();
-  other.run_dir = path("three");
-  other.seed = 2;
-  run(other);
-  world().barrier();
-  EXPECT_NE(run::read_checkpoint(run::checkpoint_path(path("three"), 4))
-                .state[optim::StateRole::weights]
-                .front()
-                .values,
-            a.state[optim::StateRole::weights].front().values);
-}
-
 TEST_F(Session, StopsOnAllRanksWhenOneIsAskedAndGoesOnLater) {
   config::TrainConfig c = config();
   c.steps = 30;
   if (world().rank() == world().size() - 1) stop_ = 1;
   expect_agreed(ErrorKind::stopped, "stopped on request at step", [&] { run(c); });
-  world().barrier();
   const std::vector<std::uint64_t> steps = run::list_checkpoints(Directory(c.run_dir));
   ASSERT_EQ(steps.size(), 1u);
   EXPECT_GE(steps.front(), 1u);
@@ -322,7 +267,6 @@ TEST_F(Session, StopsOnAllRanksWhenOneIsAskedAndGoesOnLater) {
   world().barrier();
   stop_ = 0;
   run(c);
-  world().barrier();
   EXPECT_EQ(run::list_checkpoints(Directory(c.run_dir)).back(), 30u);
 }
 
@@ -330,14 +274,12 @@ TEST_F(Session, EndsADivergedRunOnAllRanksAndKeepsTheLastCheckpoint) {
   config::TrainConfig c = config();
   c.steps = 2;
   run(c);
-  world().barrier();
   const std::string before = read_file(run::checkpoint_path(c.run_dir, 2));
   config::TrainConfig wild = config();
   wild.lr = 1e8;
   wild.run_dir = path("wild");
   wild.steps = 40;
   expect_agreed(ErrorKind::diverged, "diverged: the loss of step", [&] { run(wild); });
-  world().barrier();
   EXPECT_TRUE(run::list_checkpoints(Directory(wild.run_dir)).empty());
   EXPECT_EQ(read_file(run::checkpoint_path(c.run_dir, 2)), before);
 }
@@ -356,22 +298,11 @@ TEST_F(Session, GoesOnFromTheCheckpointBeforeADamagedOne) {
   config::TrainConfig c = config();
   c.checkpoint_every = 2;
   run(c);
-  if (world().rank() == 0) {
+  on_rank_zero([&] {
     const std::string newest = run::checkpoint_path(c.run_dir, 4);
     std::filesystem::resize_file(newest, std::filesystem::file_size(newest) / 2);
-  }
-  world().barrier();
+  });
   EXPECT_EQ(start(c)->plan.progress.step, 2u);
-}
-
-TEST_F(Session, KeepsTheNewestCheckpointsOnly) {
-  config::TrainConfig c = config();
-  c.steps = 6;
-  c.checkpoint_every = 1;
-  c.keep = 2;
-  run(c);
-  world().barrier();
-  EXPECT_EQ(run::list_checkpoints(Directory(c.run_dir)), (std::vector<std::uint64_t>{5, 6}));
 }
 
 TEST_F(Session, CountsEveryTestImageOnceOnAnyNumberOfRanks) {
@@ -390,7 +321,7 @@ TEST_F(Session, LearnsASimpleSet) {
   c.augment = data::Augment::none;
   c.ema_decay = 0.9;
   const auto state = start(c);
-  run_loop(*state);
+  run(*state);
   double late = 0.0;
   for (std::uint64_t s = 110; s < 120; ++s) late += state->blocks.records[s].cross_entropy / 10.0;
   // Chance is ln 10 = 2.3; the set is eight batches that repeat in every epoch.
@@ -424,12 +355,7 @@ TEST_F(Session, WritesOneLineOfMetricsPerReport) {
   c.log_every = 1;
   c.steps = 3;
   run(c);
-  world().barrier();
-  std::ifstream file(c.run_dir + "/metrics.jsonl");
-  std::vector<std::string> lines;
-  for (std::string line; std::getline(file, line);) {
-    if (line.starts_with("{\"step\":")) lines.push_back(line);
-  }
+  const std::vector<std::string> lines = metrics_with(c, "{\"step\":");
   ASSERT_EQ(lines.size(), 4u);
   EXPECT_TRUE(lines[0].starts_with("{\"step\":1,\"epoch\":0.125,\"cross_entropy\":")) << lines[0];
   EXPECT_TRUE(lines[2].starts_with("{\"step\":3,")) << lines[2];

@@ -67,9 +67,6 @@ class Recording : public RunTest {
     c.summary_every = 0;  // observers run in no sample
     return c;
   }
-  static std::vector<run::NamedTensor> weights_after(const config::TrainConfig& config, std::uint64_t step) {
-    return run::read_checkpoint(run::checkpoint_path(config.run_dir, step)).state[optim::StateRole::weights];
-  }
 };
 
 Numbers steps_of(const report::Timeline& timeline) {
@@ -96,7 +93,6 @@ void expect_whole(const report::Timeline& timeline, const report::RankStep& step
 TEST_F(Recording, LeavesTheTasksOfAllRanksInItsSamples) {
   const config::TrainConfig c = thirty_steps();
   run(c);
-  world().barrier();
   const report::Timeline timeline = report::read_timeline(c.run_dir + "/timeline.h5");
   EXPECT_EQ(timeline.program, "train");
   EXPECT_EQ(timeline.wire, "fp32");
@@ -170,9 +166,8 @@ TEST_F(Recording, ChangesNoBitOfTheRun) {
   without.run_dir = path("without");
   const auto state = start(without);
   state->programs.step = std::make_unique<BlindRunner>(std::move(state->programs.step));
-  run_loop(*state);
-  world().barrier();
-  expect_same_tensors(weights_after(c, 30), weights_after(without, 30));
+  run(*state);
+  expect_same_state(saved(c, 30), saved(without, 30));
   const report::Timeline nothing = report::read_timeline(without.run_dir + "/timeline.h5");
   EXPECT_EQ(steps_of(nothing), (Numbers{6, 15, 25}));
   for (const report::RankStep& rank : nothing.steps[1].ranks) EXPECT_TRUE(rank.slices.empty());
@@ -182,12 +177,10 @@ TEST_F(Recording, GoesOnWhenTheRunDoes) {
   config::TrainConfig c = thirty_steps();
   c.steps = 20;
   run(c);
-  world().barrier();
   const report::Timeline before = report::read_timeline(c.run_dir + "/timeline.h5");
   EXPECT_EQ(steps_of(before), (Numbers{6, 15}));
   c.steps = 40;
   run(c);
-  world().barrier();
   const report::Timeline after = report::read_timeline(c.run_dir + "/timeline.h5");
   EXPECT_EQ(steps_of(after), (Numbers{6, 15, 22, 25, 36}))
       << "the stretch of step 15 goes on after the start";
@@ -202,7 +195,6 @@ TEST_F(Recording, HasOnlyStepsOfTheLastImageSize) {
   c.lr = 0.01;
   c.image_sizes = {{8, 1.0}, {10, 1.0}, {8}};  // steps 1 to 8, 9 to 16, 17 to 30
   run(c);
-  world().barrier();
   const report::Timeline timeline = report::read_timeline(c.run_dir + "/timeline.h5");
   EXPECT_EQ(timeline.image_size, 8u);
   ASSERT_FALSE(timeline.steps.empty());
@@ -213,7 +205,6 @@ TEST_F(Recording, HoldsUpNoRunWhereItCannotBeWritten) {
   const config::TrainConfig c = thirty_steps();
   on_rank_zero([&] { std::filesystem::create_directories(c.run_dir + "/timeline.h5/mine"); });
   run(c);
-  world().barrier();
   EXPECT_TRUE(std::filesystem::exists(run::checkpoint_path(c.run_dir, 30)));
   EXPECT_TRUE(std::filesystem::exists(c.run_dir + "/timeline.h5/mine"));
 }
@@ -246,8 +237,7 @@ TEST_F(Trace, HasTheStepsThatItWasAskedForOfAllRanksAndChangesNoBit) {
   config::TrainConfig without = thirty_steps();
   without.run_dir = path("without");
   run(without);
-  world().barrier();
-  expect_same_tensors(weights_after(c, 30), weights_after(without, 30));
+  expect_same_state(saved(c, 30), saved(without, 30));
   EXPECT_FALSE(std::filesystem::exists(without.run_dir + "/trace"));
   EXPECT_EQ(steps_of(report::read_timeline(c.run_dir + "/timeline.h5")), (Numbers{6, 15, 25}))
       << "samples are what they were";
@@ -285,7 +275,6 @@ TEST_F(Trace, IsMadeOfTheNextTenStepsWhenAnyRankIsAskedAndOnce) {
   config::TrainConfig c = thirty_steps();
   if (world().rank() == world().size() - 1) stop_ = engine::kTraceRequest;
   run(c);
-  world().barrier();
   EXPECT_EQ(stop_, 0) << "the request was granted";
   const auto files = std::distance(std::filesystem::directory_iterator(c.run_dir + "/trace"), {});
   EXPECT_EQ(files, 1);
@@ -302,7 +291,6 @@ TEST_F(Trace, OfARequestGoesOnWithImagesOfAnotherSize) {
   c.trace = {20, 21};
   stop_ = engine::kTraceRequest;
   run(c);
-  world().barrier();
   for (const auto& [first, last] : {std::pair{3, 7}, {8, 9}, {10, 12}, {20, 21}}) {
     EXPECT_EQ(steps(read(c, first), 0),
               from_to(static_cast<std::uint64_t>(first), static_cast<std::uint64_t>(last)));
@@ -314,7 +302,6 @@ TEST_F(Trace, IsOneOfTheStepsOfARequestAndOfTheOption) {
   c.trace = {13, 20};  // the request is for 3 to 12
   stop_ = engine::kTraceRequest;
   run(c);
-  world().barrier();
   const auto files = std::distance(std::filesystem::directory_iterator(c.run_dir + "/trace"), {});
   EXPECT_EQ(files, 1);
   EXPECT_EQ(steps(read(c, 3), 0), from_to(3, 20));
@@ -325,7 +312,6 @@ TEST_F(Trace, EndsWithTheRun) {
   c.steps = 6;
   stop_ = engine::kTraceRequest;
   run(c);
-  world().barrier();
   EXPECT_EQ(steps(read(c, 3), 0), from_to(3, 6));
 }
 
@@ -339,7 +325,6 @@ TEST_F(Trace, IsRefusedBehindTheEndOfTheRunAndLeftOutBeforeItsStart) {
   c.steps = 8;
   c.trace = {2, 3};
   run(c);
-  world().barrier();
   EXPECT_FALSE(std::filesystem::exists(c.run_dir + "/trace"));
 }
 
@@ -351,7 +336,6 @@ TEST_F(Trace, HoldsUpNoRunWhereItCannotBeWritten) {
     write_file(c.run_dir + "/trace", "mine");
   });
   run(c);
-  world().barrier();
   EXPECT_TRUE(std::filesystem::exists(run::checkpoint_path(c.run_dir, 4)));
   EXPECT_EQ(read_file(c.run_dir + "/trace"), "mine");
 }

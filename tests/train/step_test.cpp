@@ -35,10 +35,9 @@ TEST_F(Step, ReportsTheDecayTermOfAllBuckets) {
     const auto state = start(c);
     const double wanted = decay_term(state->plan.network.params,
                                      evaluation::initial_tensors(state->plan.network.params, c.seed), factor);
-    run_loop(*state);
+    run(*state);
     EXPECT_NEAR(state->blocks.records[0].decay_term, wanted, 1e-5 * wanted)
         << factor;  // the factor is a float
-    world().barrier();
   }
 }
 
@@ -52,8 +51,7 @@ TEST_F(Step, MovesByTheRateThatWasAskedFor) {
     c.ema_decay = 0.0;  // the average is then the weights themselves
     c.run_dir = path("rate_" + std::to_string(rate));
     run(c);
-    world().barrier();
-    const run::Checkpoint after = run::read_checkpoint(run::checkpoint_path(c.run_dir, 1));
+    const run::Checkpoint after = saved(c, 1);
     const auto state = start(c);
     const std::vector<run::NamedTensor> now =
         run::match_tensors(after.state[optim::StateRole::weights], state->plan.network.params, "it");
@@ -66,7 +64,6 @@ TEST_F(Step, MovesByTheRateThatWasAskedFor) {
     moves.emplace_back();
     for (std::size_t i = 0; i < now[1].values.size(); ++i)  // the last layer's biases begin at zero: exact
       moves.back().push_back(now[1].values[i] - before[1].values[i]);
-    world().barrier();
   }
   ASSERT_EQ(moves[0].size(), 10u);
   for (std::size_t i = 0; i < 10; ++i) {
@@ -99,7 +96,6 @@ TEST_F(Step, WhitensTheImagesAndTrainsTheBiasesOfThatForSevenSteps) {
   for (const int steps : {6, 7, 8}) {
     c.steps = steps;
     run(c);
-    world().barrier();
     const auto state = start(c);
     const model::ParamTable& params = state->plan.network.params;
     after.push_back(run::match_tensors(
@@ -134,9 +130,8 @@ TEST_F(Step, DistortsOnlyWhereItIsAskedTo) {
     c.run_dir = path(std::string("augment_") + std::string(to_string(augment)));
     const auto state = start(c);
     tests.push_back(state->programs.evaluator->run().cross_entropy);
-    run_loop(*state);
+    run(*state);
     losses.push_back(state->blocks.records[0].cross_entropy);
-    world().barrier();
   }
   EXPECT_NE(losses[0], losses[1]);
   EXPECT_EQ(tests[0], tests[1]) << "evaluation always takes the centre crop";
@@ -151,10 +146,10 @@ TEST_F(Step, CountsAsCorrectOnlyWhatIsAndEvaluatesTheAskedWeights) {
   const evaluation::Accuracy untrained = state->programs.evaluator->run();
   EXPECT_LT(untrained.correct(), untrained.count());
   EXPECT_GE(untrained.classes[3].count, kTestSamples - 20u);
-  run_loop(*state);
+  run(*state);
   on_rank_zero([&] {
     // After so few steps the weights are nearly their averages.
-    run::Checkpoint checkpoint = run::read_checkpoint(run::checkpoint_path(c.run_dir, 6));
+    run::Checkpoint checkpoint = saved(c, 6);
     for (run::NamedTensor& tensor : checkpoint.state[optim::StateRole::weights]) {
       if (tensor.name == "softmax_linear/weights")
         for (float& w : tensor.values) w *= 100.0f;
@@ -215,7 +210,7 @@ TEST_F(Step, GoesOnWhereWhatItWouldTakeOverDoesNotWork) {
   c.steps = 2;
   run(c);
   on_rank_zero([&] {
-    run::Checkpoint checkpoint = run::read_checkpoint(run::checkpoint_path(c.run_dir, 2));
+    run::Checkpoint checkpoint = saved(c, 2);
     checkpoint.progress.resolved[0].second = "tf32";  // which no CPU has
     run::write_checkpoint(run::checkpoint_path(c.run_dir, 2), checkpoint);
   });

@@ -34,10 +34,6 @@ class RunSummaries : public RunTest {
     return c;
   }
 
-  static run::StateTensors state_after(const config::TrainConfig& config, std::uint64_t step) {
-    return run::read_checkpoint(run::checkpoint_path(config.run_dir, step)).state;
-  }
-
   static std::vector<EventRead> events_of(const config::TrainConfig& config) {
     std::vector<EventRead> events;
     for (const std::string& path : event_files(config.run_dir + "/tensorboard")) {
@@ -88,11 +84,10 @@ TEST_F(RunSummaries, CountTheVariablesThatTheCheckpointOfTheStepHas) {
     c.run_dir = path(model);
     c.weight_decay = 1e-4;
     run(c);
-    world().barrier();
     const std::vector<EventRead> events = events_of(c);
     for (const std::uint64_t step : {2u, 4u}) {
       Histograms found = histograms_at(events, step);
-      const run::StateTensors state = state_after(c, step);
+      const run::StateTensors state = saved(c, step).state;
       std::size_t compared = 0;
       for (const auto role : {optim::StateRole::weights}) {
         for (const run::NamedTensor& tensor : state[role]) {
@@ -116,9 +111,8 @@ TEST_F(RunSummaries, CountTheGradientsSummedOverAllRanks) {
   c.weight_decay = 0.0;
   c.lr = 1.0;
   run(c);
-  world().barrier();
   Histograms found = histograms_at(events_of(c), 4);
-  const run::StateTensors before = state_after(c, 3), after = state_after(c, 4);
+  const run::StateTensors before = saved(c, 3).state, after = saved(c, 4).state;
   for (std::size_t t = 0; t < after[optim::StateRole::weights].size(); ++t) {
     const run::NamedTensor& w = before[optim::StateRole::weights][t];
     const run::NamedTensor& moved = after[optim::StateRole::weights][t];
@@ -149,7 +143,7 @@ TEST_F(RunSummaries, FindTheGradientsWhereEveryCollectiveLeavesThem) {
     c.clip_norm = 1e-3;
     c.steps = 1;
     const auto state = start(c);
-    run_loop(*state);
+    run(*state);
     if (state->programs.histograms == nullptr) continue;
     const double inside = state->blocks.records[0].gradient_norm;
     state->blocks.gradient_norm.as<double>()[0] = 0.0;
@@ -168,7 +162,6 @@ TEST_F(RunSummaries, CountTheOutputsOfTheLayers) {
     c.batch_size = 12 / world().size() / accumulate;
     if (c.batch_size * accumulate * world().size() != 12) continue;
     run(c);
-    world().barrier();
     const std::vector<EventRead> events = events_of(c);
     const Histograms found = histograms_at(events, 1);
     const auto values = [&](const std::string& tag) {
@@ -203,8 +196,7 @@ TEST_F(RunSummaries, ChangeNoBitOfTheRun) {
       c.runner = runner;
       c.run_dir = path("bits" + std::to_string(every) + std::string(to_string(runner)));
       run(c);
-      world().barrier();
-      const auto weights = state_after(c, 3)[optim::StateRole::weights];
+      const auto weights = saved(c, 3).state[optim::StateRole::weights];
       EXPECT_EQ(std::filesystem::exists(c.run_dir + "/summaries.h5"), every > 0);
       if (every == 0) {
         wanted = weights;
@@ -212,7 +204,6 @@ TEST_F(RunSummaries, ChangeNoBitOfTheRun) {
       } else {
         run::expect_same_tensors(weights, wanted);
       }
-      world().barrier();
     }
   }
 }
@@ -229,7 +220,6 @@ TEST_F(RunSummaries, GoOnInTheirFileWhenARunIsResumed) {
   config::TrainConfig longer = c;
   longer.steps = 6;
   run(longer);
-  world().barrier();
   const hdf5::Reader read(file);
   for (const char* const group :
        {"/variables/conv1/weights", "/gradients/local3/weights", "/activations/conv2"}) {
@@ -242,14 +232,12 @@ TEST_F(RunSummaries, GoOnInTheirFileWhenARunIsResumed) {
   for (const EventRead& event : events_of(c))
     told += static_cast<std::size_t>(std::count(event.tensors.begin(), event.tensors.end(), "images"));
   EXPECT_EQ(told, 1u) << "once per run";
-  world().barrier();
 }
 
 TEST_F(RunSummaries, HoldUpNoRunWhereTheyCannotBeWrittenOrRead) {
   config::TrainConfig c = four_steps();
   on_rank_zero([&] { std::filesystem::create_directories(c.run_dir + "/summaries.h5"); });
   run(c);
-  world().barrier();
   EXPECT_TRUE(std::filesystem::exists(run::checkpoint_path(c.run_dir, 4)));
   EXPECT_TRUE(std::filesystem::is_directory(c.run_dir + "/summaries.h5"));
   config::TrainConfig other = c;
@@ -259,7 +247,6 @@ TEST_F(RunSummaries, HoldUpNoRunWhereTheyCannotBeWrittenOrRead) {
     write_file(other.run_dir + "/summaries.h5", "garbage");
   });
   run(other);
-  world().barrier();
   EXPECT_TRUE(hdf5::Reader(other.run_dir + "/summaries.h5").has("/variables/conv1/weights/steps"));
 }
 
@@ -283,8 +270,7 @@ TEST_F(RunSummaries, LookAtTheStepsThatAreDueAndAtNoOther) {
     });
     seen = counter.get();
     state->programs.step = std::move(counter);
-    run_loop(*state);
-    world().barrier();
+    run(*state);
     EXPECT_EQ(looks, (std::vector<bool>{true, false, false, true, false}));
     EXPECT_EQ(records, (std::vector<bool>{false, false, traced, traced, traced}));
   }
@@ -300,8 +286,7 @@ TEST_F(RunSummaries, SayWhichLayersTheyLackAndWhy) {
     c.batch_size = batch;
     const auto state = start(c);
     const std::vector<std::string> seen = state->device.tower->observed();
-    run_loop(*state);
-    world().barrier();
+    run(*state);
     const bool lacks = std::find(seen.begin(), seen.end(), "conv1") == seen.end();
     if (world().size() == 1) {
       EXPECT_EQ(lacks, batch > 12);
@@ -318,7 +303,6 @@ TEST_F(RunSummaries, SayWhichLayersTheyLackAndWhy) {
       told += static_cast<std::size_t>(
           std::count(event.tensors.begin(), event.tensors.end(), "activations/lacking"));
     EXPECT_EQ(told, lacks ? 1u : 0u);
-    world().barrier();
   }
 }
 
@@ -333,8 +317,7 @@ TEST_F(RunSummaries, CountBf16) {
   } catch (const comm::AgreedError& error) {
     GTEST_SKIP() << error.what();
   }
-  run_loop(*state);
-  world().barrier();
+  run(*state);
   const Histograms found = histograms_at(events_of(c), 1);
   double sum = 0.0;
   for (std::size_t i = 0; i < 30; ++i) sum += found.at("conv2/activations")[3 * i + 2];
@@ -345,7 +328,6 @@ TEST_F(RunSummaries, CountBf16) {
 TEST_F(RunSummaries, TellHowLongCommunicationIsExposed) {
   config::TrainConfig c = four_steps();
   run(c);
-  world().barrier();
   bool told = false;
   for (const EventRead& event : events_of(c)) {
     for (const auto& [tag, value] : event.scalars) {

@@ -29,12 +29,6 @@ class SyncBatchNorm : public RunTest {
     return c;
   }
 
-  std::vector<std::vector<float>> rows_after(const config::TrainConfig& config) {
-    const auto state = start(config);
-    run_loop(*state);
-    return rows(*state);
-  }
-
   /// What `update` has of the last step, in logical order: gradients, and the statistics of the batch.
   static Gradients sums_of(const SessionState& state, comm::Update& update) {
     const model::ParamTable& params = state.plan.network.params;
@@ -60,7 +54,7 @@ class SyncBatchNorm : public RunTest {
     c.steps = 1;
     c.run_dir = path(name);
     const auto state = start(c);
-    run_loop(*state);
+    run(*state);
     return sums_of(*state, *state->blocks.update);
   }
   /// The same of rank 0 alone with the samples of all ranks; empty on the others.

@@ -18,8 +18,7 @@ class UniformReplays : public RunTest {
     std::string lines;
     state->programs.step = noted(std::move(state->programs.step), lines);
     for (Programs::Next& next : state->programs.later) next.step = noted(std::move(next.step), lines);
-    run_loop(*state);
-    world().barrier();
+    run(*state);
     return lines;
   }
 

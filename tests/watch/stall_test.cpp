@@ -43,6 +43,13 @@ class StallJudgeOfANode : public testing::Test {
     }
     return std::nullopt;
   }
+  /// Whether the verdict is this one, of this rank.
+  static testing::AssertionResult is(const std::optional<Stall>& stall, Reason reason,
+                                     std::optional<std::size_t> culprit = std::nullopt) {
+    if (!stall) return testing::AssertionFailure() << "there is no verdict";
+    return testing::AssertionResult(stall->reason == reason && (!culprit || stall->culprit == *culprit))
+           << "reason " << static_cast<int>(stall->reason) << ", rank " << stall->culprit;
+  }
   void all_move() {
     for (RankStatus& rank : ranks_) ++rank.progress.count;
   }
@@ -69,9 +76,7 @@ TEST_F(StallJudgeOfANode, BlamesTheRankThatIsInWorkOfItsOwnWhileTheOthersWait) {
   look();
   EXPECT_FALSE(pass(9.5));
   const auto stall = pass(1.0);
-  ASSERT_TRUE(stall);
-  EXPECT_EQ(stall->reason, Reason::stuck);
-  EXPECT_EQ(stall->culprit, 2u);
+  ASSERT_TRUE(is(stall, Reason::stuck, 2));
   EXPECT_NEAR(stall->seconds, 10.0, 0.3);
   EXPECT_EQ(text(*stall, 0),
             "rank 2 on node1 (pid 102) has made no progress for 10.0 s in step 41, task conv2 backward; rank "
@@ -82,9 +87,7 @@ TEST_F(StallJudgeOfANode, BlamesTheRankThatIsInWorkOfItsOwnWhileTheOthersWait) {
 TEST_F(StallJudgeOfANode, BlamesTheStoppedRankAlthoughItStopsWhereTheOthersWait) {
   look();
   const auto stall = pass(20.0, 1);
-  ASSERT_TRUE(stall);
-  EXPECT_EQ(stall->reason, Reason::stopped);
-  EXPECT_EQ(stall->culprit, 1u);
+  ASSERT_TRUE(is(stall, Reason::stopped, 1));
   EXPECT_EQ(
       text(*stall, 2),
       "rank 1 on node1 (pid 101) has shown no sign of life for 10.0 s in step 41, all-reduce of bucket 1, "
@@ -96,9 +99,7 @@ TEST_F(StallJudgeOfANode, NamesARankThatHasEndedWithinSeconds) {
   EXPECT_FALSE(pass(5.0));
   ranks_[0].gone = true;
   const auto stall = pass(2.0);
-  ASSERT_TRUE(stall);
-  EXPECT_EQ(stall->reason, Reason::gone);
-  EXPECT_EQ(stall->culprit, 0u);
+  ASSERT_TRUE(is(stall, Reason::gone, 0));
   EXPECT_EQ(
       text(*stall, 1),
       "rank 0 on node1 (pid 100) has ended in step 41, all-reduce of bucket 1; rank 1 waits for it in step "
@@ -108,8 +109,7 @@ TEST_F(StallJudgeOfANode, NamesARankThatHasEndedWithinSeconds) {
 TEST_F(StallJudgeOfANode, EndsAJobInWhichAllRanksWait) {
   look();
   const auto stall = pass(11.0);
-  ASSERT_TRUE(stall);
-  EXPECT_EQ(stall->reason, Reason::waiting);
+  ASSERT_TRUE(is(stall, Reason::waiting));
   EXPECT_EQ(text(*stall, 0),
             "rank 0 on node1 (pid 100) has waited for 10.0 s in step 41, all-reduce of bucket 1; no rank of "
             "this job makes progress: they wait for each other");
@@ -134,9 +134,7 @@ TEST_F(StallJudgeOfANode, LetsRanksWaitForOneThatComputesAsLongAsItMakesProgress
     ++ranks_[2].progress.count;
   }
   const auto stall = pass(11.0);
-  ASSERT_TRUE(stall);
-  EXPECT_EQ(stall->reason, Reason::stuck);
-  EXPECT_EQ(stall->culprit, 2u);
+  ASSERT_TRUE(is(stall, Reason::stuck, 2));
 }
 
 TEST_F(StallJudgeOfANode, GivesRankZeroItsTimeAtACheckpointThatTheOthersWaitFor) {
@@ -163,10 +161,8 @@ TEST_F(StallJudgeOfANode, ReportsOnceThatTheRunGoesOnWithoutAStoppedRankThatIsSp
   EXPECT_EQ(lines, 1);
   // All steps are done, and the others wait only for this rank.
   const auto stall = pass(11.0, 1);
-  ASSERT_TRUE(stall);
+  ASSERT_TRUE(is(stall, Reason::stopped, 1));
   EXPECT_TRUE(stall->ends);
-  EXPECT_EQ(stall->reason, Reason::stopped);
-  EXPECT_EQ(stall->culprit, 1u);
 }
 
 TEST_F(StallJudgeOfANode, LetsARankWaitForTheReaderOfItsLogAndTheOthersForThatRank) {
@@ -193,9 +189,7 @@ TEST_F(StallJudgeOfANode, DoesNotBlameARankForTheTimeInWhichItWasStopped) {
   }
   ++ranks_[0].progress.count;
   const auto stall = pass(2.0);
-  ASSERT_TRUE(stall);
-  EXPECT_EQ(stall->reason, Reason::stuck);
-  EXPECT_EQ(stall->culprit, 1u);
+  ASSERT_TRUE(is(stall, Reason::stuck, 1));
 }
 
 TEST_F(StallJudgeOfANode, NamesAWaiterOnlyWhereOneWaits) {
@@ -260,9 +254,7 @@ TEST_F(StallJudgeOfANode, FindsAStoppedRankAsSoonWhileStarting) {
   for (RankStatus& rank : ranks_) rank.activity = Activity::starting;
   look();
   const auto stall = pass(11.0, 2);
-  ASSERT_TRUE(stall);
-  EXPECT_EQ(stall->reason, Reason::stopped);
-  EXPECT_EQ(stall->culprit, 2u);
+  ASSERT_TRUE(is(stall, Reason::stopped, 2));
 }
 
 TEST_F(StallJudgeOfANode, DoesNotCountATimeInWhichItDidNotLook) {
@@ -297,9 +289,7 @@ TEST_F(StallJudgeOfANode, LetsRanksWatchAndMeasureAsLongAsTheyLikeUnlessOneIsSto
     look();
     EXPECT_FALSE(pass(1000.0));
     const auto stall = pass(11.0, 1);
-    ASSERT_TRUE(stall);
-    EXPECT_EQ(stall->reason, Reason::stopped);
-    EXPECT_EQ(stall->culprit, 1u);
+    ASSERT_TRUE(is(stall, Reason::stopped, 1));
     EXPECT_NEAR(stall->seconds, 10.0, 0.3);
   }
 }
@@ -309,9 +299,7 @@ TEST_F(StallJudgeOfANode, BlamesARankThatHasEndedAlsoWhileItLeft) {
   look();
   ranks_[2].gone = true;  // before the others, which may wait for it in MPI_Finalize
   const auto stall = pass(2.0);
-  ASSERT_TRUE(stall);
-  EXPECT_EQ(stall->reason, Reason::gone);
-  EXPECT_EQ(stall->culprit, 2u);
+  ASSERT_TRUE(is(stall, Reason::gone, 2));
 }
 
 TEST_F(StallJudgeOfANode, LeavesRanksThatLeaveAlone) {
@@ -356,8 +344,7 @@ TEST_F(StallJudgeOfAJob, LetsANodeWaitWhileARankOfAnotherOneMoves) {
   EXPECT_FALSE(pass_with(1000.0, 2.0, 0.9));
   EXPECT_GE(judge_.quiet(), 99.0);
   const auto stall = pass_with(2.0, 2.0, 1.0);
-  ASSERT_TRUE(stall);
-  EXPECT_EQ(stall->reason, Reason::waiting);
+  ASSERT_TRUE(is(stall, Reason::waiting));
   EXPECT_NE(text(*stall, 0).find(
                 "; no rank of the 3 nodes of this job makes progress: they wait for each other, or "),
             std::string::npos)
@@ -368,16 +355,14 @@ TEST_F(StallJudgeOfAJob, StillEndsByItsOwnStuckRank) {
   ranks_[2].progress.task = kConv;
   look();
   const auto stall = pass_with(11.0, 0.0, 0.0);
-  ASSERT_TRUE(stall);
-  EXPECT_EQ(stall->reason, Reason::stuck);
+  ASSERT_TRUE(is(stall, Reason::stuck));
 }
 
 TEST_F(StallJudgeOfAJob, WaitsFiveTimesAsLongForANodeThatHasNeverReported) {
   look();
   EXPECT_FALSE(pass_with(49.0, 5.0, -1.0));
   const auto stall = pass_with(2.0, 5.0, -1.0);
-  ASSERT_TRUE(stall);
-  EXPECT_EQ(stall->reason, Reason::waiting);
+  ASSERT_TRUE(is(stall, Reason::waiting));
   EXPECT_NE(text(*stall, 0).find("; no rank of node1 makes progress, and no report has ever arrived from "
                                  "node3 (rank 4): they wait "),
             std::string::npos)
@@ -389,8 +374,7 @@ TEST_F(StallJudgeOfAJob, NamesANodeThatReportsNoLongerWhenAllWait) {
   EXPECT_FALSE(pass_with(60.0, 5.0, 0.2));
   EXPECT_FALSE(pass_with(8.0, 5.0, -1.0));
   const auto stall = pass_with(3.0, 5.0, -1.0);
-  ASSERT_TRUE(stall);
-  EXPECT_EQ(stall->reason, Reason::unheard);
+  ASSERT_TRUE(is(stall, Reason::unheard));
   EXPECT_EQ(text(*stall, 0),
             "node3 (rank 4) has given no sign of life for 10.0 s: its processes are stopped, or the network "
             "is gone; "
@@ -417,8 +401,7 @@ TEST_F(StallJudgeOfAJob, DoesNotWaitForReportsOfANodeWhoseRanksHaveAllLeft) {
   look();
   EXPECT_FALSE(pass_with(5.0, 1.0, std::numeric_limits<double>::infinity()));
   const auto stall = pass_with(7.0, 1.0, -1.0);
-  ASSERT_TRUE(stall);
-  EXPECT_EQ(stall->reason, Reason::waiting);
+  ASSERT_TRUE(is(stall, Reason::waiting));
 }
 
 TEST_F(StallJudgeOfAJob, IsSpokenForByTheFirstRankWhoseWatchdogMoves) {

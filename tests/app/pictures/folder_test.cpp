@@ -80,13 +80,13 @@ TEST_F(FolderPrograms, NameTheFilesOfTheImagesThatTheyEvaluate) {
   ASSERT_EQ(evaluated.code, 0) << evaluated.output;
   const std::string csv = read_file(file("named.csv"));
   EXPECT_TRUE(csv.starts_with("index,label,class,predicted_label,predicted_class,probability,"));
-  EXPECT_NE(csv.find("logit_2,file\n"), std::string::npos) << csv.substr(0, 200);
+  EXPECT_TRUE(contains(csv, "logit_2,file\n")) << csv.substr(0, 200);
   for (const std::string& name : files) {
     std::string field = name;
     if (name.find(',') != std::string::npos) field = "\"red/a,b.png\"";
     if (name.find('"') != std::string::npos) field = "\"red/\"\"c.png\"";
     if (name.find('\n') != std::string::npos) field = "\"red/c\nd.png\"";
-    EXPECT_NE(csv.find("," + field + "\n"), std::string::npos) << field;
+    EXPECT_TRUE(contains(csv, "," + field + "\n")) << field;
   }
   const run::EvaluationFile kept = run::read_evaluation(file("named_run/evaluation.h5"));
   ASSERT_FALSE(kept.mistakes.files.empty()) << evaluated.output;

@@ -47,10 +47,8 @@ TEST_F(Programs, PredictImageFilesAsTheImagesOfADataset) {
 
   const Outcome json = mpirun(2, eval + " --json --predict " + file("large.jpg") + " 2>" + file("log"));
   EXPECT_EQ(json.code, 0) << json.output;
-  EXPECT_NE(json.output.find("\"size\":32,\"predictions\":[{\"image\":\"" + file("large.jpg") +
-                             "\",\"width\":64,\"height\":48,\"label\":"),
-            std::string::npos)
-      << json.output;
+  EXPECT_TRUE(contains(json.output, "\"size\":32,\"predictions\":[{\"image\":\"" + file("large.jpg") +
+                                        "\",\"width\":64,\"height\":48,\"label\":"));
 }
 
 TEST_F(Programs, RefuseToPredictWhatIsNoImage) {

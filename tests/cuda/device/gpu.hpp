@@ -51,16 +51,8 @@ inline reference::Array rounded(reference::Array values, ValueType type) {
   return values;
 }
 
-/// Multiples of 1/64 in [−1, 1]: exact in bf16 and tf32, and sums of a few thousand products of two of them
-/// are exact in fp32 in any order, so kernels and the reference can be compared with ==.
-inline reference::Array lattice(std::size_t count, std::uint32_t salt) {
-  reference::Array values(count);
-  for (std::size_t i = 0; i < count; ++i) {
-    const std::uint32_t bits = random4(salt, RandomPurpose::synthetic, i, 0)[0];
-    values[i] = (static_cast<int>(uniform_below(bits, 129)) - 64) / 64.0;
-  }
-  return values;
-}
+using test::lattice;
+using test::noise_array;
 
 /// A GPU, with copies of arrays to it and back. Memory for results starts as NaN.
 class Bench {

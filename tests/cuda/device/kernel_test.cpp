@@ -15,6 +15,7 @@
 #include "cuda/pool.hpp"
 #include "cuda/relu.hpp"
 #include "cuda/sum.hpp"
+#include "support/temp_dir.hpp"
 
 /// Single kernels against the double-precision reference, on sizes that no tile divides.
 namespace cifar_mpi::cuda::testing {
@@ -122,13 +123,7 @@ TEST_F(CudaKernel, SaysThatNoMemoryIsLeftForTheSlicesOfAProduct) {
   const TrialMemory memory(bench.device, std::max({product.bytes_a(), product.bytes_b(), product.bytes_d()}));
   Trial trial = memory.trial();
   trial.workspace = [](std::size_t) { return nullptr; };
-  try {
-    product.plan(trial);
-    FAIL() << product.text();
-  } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find("no GPU memory is left for "), std::string::npos)
-        << error.what();
-  }
+  expect_error(ErrorKind::device, {"no GPU memory is left for "}, [&] { product.plan(trial); });
 }
 
 TEST_F(CudaKernel, KeepsNanBehindTheEpilogueSoThatDivergenceIsSeen) {
@@ -265,7 +260,7 @@ TEST_F(CudaKernel, FindsTheLossOfTheReference) {
   for (const auto& [batch, classes] : {std::pair{3, 10}, std::pair{16600, 10}, std::pair{130, 255}}) {
     const int columns = round_up(classes, kIm2colGroup);
     const auto count = static_cast<std::size_t>(batch * columns);
-    const reference::Array logits = noise_of(static_cast<std::size_t>(batch * classes), 61, 8.0);
+    const reference::Array logits = noise_array(static_cast<std::size_t>(batch * classes), 61, 8.0f);
     std::vector<std::uint8_t> labels;
     for (int i = 0; i < batch; ++i) {
       const std::uint32_t bits = random4(62, RandomPurpose::synthetic, static_cast<std::uint64_t>(i), 0)[0];
@@ -321,7 +316,7 @@ TEST_F(CudaKernel, AddsRanksInTheTree) {
   Bench bench;
   for (const int ranks : {1, 2, 3, 4, 7, 8, 16, 32, 64, 100}) {
     constexpr std::size_t kCount = 1000;
-    const reference::Array all = noise_of(kCount * static_cast<std::size_t>(ranks), 71);
+    const reference::Array all = noise_array(kCount * static_cast<std::size_t>(ranks), 71);
     auto* const sums = bench.take<float>(kCount);
     add_ranks(bench.stream, sums, static_cast<const float*>(bench.upload(all, ValueType::fp32)), kCount,
               ranks);

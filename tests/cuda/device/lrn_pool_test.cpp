@@ -42,7 +42,7 @@ struct LrnPoolCase {
 
 std::vector<LrnPoolCase> lrn_pool_cases(Bench& bench) {
   // biases that round to bf16 together with a value
-  const reference::Array noise = noise_of(512, 9);
+  const reference::Array noise = noise_array(512, 9);
   const float* const bias = bench.upload(std::vector<float>(noise.begin(), noise.end()));
   std::vector<LrnPoolCase> all;
   for (const ValueType type : {ValueType::fp32, ValueType::bf16}) {
@@ -83,7 +83,7 @@ TEST_F(CudaLrnPool, PoolsThenNormalizesAsTheTwoKernelsDo) {
     const auto inputs = static_cast<std::size_t>(place.in_values()),
                outputs = static_cast<std::size_t>(place.out_values());
     const void* const x = bench.upload(input(c, inputs, 1), c.type);
-    const void* const grad = bench.upload(noise_of(outputs, 2), c.type);
+    const void* const grad = bench.upload(noise_array(outputs, 2), c.type);
     void *const p1 = bench.take(outputs, c.type), *const p2 = bench.take(outputs, c.type);
     void *const y1 = bench.take(outputs, c.type), *const y2 = bench.take(outputs, c.type),
                 *const y3 = bench.take(outputs, c.type);
@@ -116,7 +116,7 @@ TEST_F(CudaLrnPool, NormalizesThenPoolsAsTheTwoKernelsDo) {
     const auto inputs = static_cast<std::size_t>(place.in_values()),
                outputs = static_cast<std::size_t>(place.out_values());
     const void* const x = bench.upload(input(c, inputs, 3), c.type);
-    const void* const grad = bench.upload(noise_of(outputs, 4), c.type);
+    const void* const grad = bench.upload(noise_array(outputs, 4), c.type);
     void* const n = bench.take(inputs, c.type);
     void *const y1 = bench.take(outputs, c.type), *const y2 = bench.take(outputs, c.type),
                 *const y3 = bench.take(outputs, c.type);

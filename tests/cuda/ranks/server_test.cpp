@@ -38,17 +38,10 @@ class CudaServedRun : public RunTest {
     return options.serves ? platform(options) : cuda::make_platform(options);
   }
   void run_on_gpus(const config::TrainConfig& config) {
-    run_loop(*set_up(config, opened(config), world(), Log(world().rank() + 1), gpus_for_workers, stop_));
-  }
-  run::Checkpoint saved(const config::TrainConfig& config, std::uint64_t step) {
-    world().barrier();
-    return run::read_checkpoint(run::checkpoint_path(config.run_dir, step));
+    run(*set_up(config, opened(config), world(), Log(world().rank() + 1), gpus_for_workers, stop_));
   }
   static void expect_same_bits(const run::Checkpoint& a, const run::Checkpoint& b) {
-    for (const optim::StateRow& row : optim::state_rows(optim::OptimizerKind::momentum)) {
-      SCOPED_TRACE(row.group);
-      expect_same_tensors(a.state[row.role], b.state[row.role]);
-    }
+    expect_same_state(a, b);
     EXPECT_EQ(a.progress.batches, b.progress.batches);
   }
 };
@@ -137,7 +130,6 @@ TEST_F(CudaServedRun, StopsOnRequestOfAServerWithACheckpoint) {
   c.steps = 1000;
   if (world().rank() == world().size() - 1) stop_ = engine::kStopRequest;
   expect_agreed(ErrorKind::stopped, "stopped on request at step", [&] { run_on_gpus(c); });
-  world().barrier();
   EXPECT_FALSE(run::list_checkpoints(Directory(c.run_dir)).empty());
 }
 

@@ -22,10 +22,9 @@ class GpuRunEnd : public GpuRuns {
 
 TEST_F(GpuRunEnd, RefusesMoreRanksThanGpus) {
   expect_no_device(2, unshared("two_on_one"), "ranks 0 and 1 on ");
-  EXPECT_NE(exit_record("two_on_one").find("--share-gpus"), std::string::npos) << exit_record("two_on_one");
+  EXPECT_TRUE(contains(exit_record("two_on_one"), "--share-gpus"));
   expect_no_device(3, "env STAND_IN_GPUS=2 " + unshared("three_on_two"), "3 ranks on this host, but 2 GPUs");
-  EXPECT_NE(exit_record("three_on_two").find("--share-gpus"), std::string::npos)
-      << exit_record("three_on_two");
+  EXPECT_TRUE(contains(exit_record("three_on_two"), "--share-gpus"));
 }
 
 TEST_F(GpuRunEnd, GivesEachRankAGpuOfItsOwn) {
@@ -43,8 +42,7 @@ TEST_F(GpuRunEnd, GivesEachRankAGpuOfItsOwn) {
   const Outcome shown = mpirun(2, "bash " + file("own.sh") + " " + unshared("shown"));
   EXPECT_EQ(shown.code, 0) << shown.output;
   EXPECT_EQ(count_lines_with(shown.output, " idle; start one rank per GPU"), 0) << shown.output;
-  EXPECT_NE(shown.output.find(": rank 0 GPU 0 0000:11:00.0, rank 1 GPU 0 0000:10:00.0\n"), std::string::npos)
-      << shown.output;
+  EXPECT_TRUE(contains(shown.output, ": rank 0 GPU 0 0000:11:00.0, rank 1 GPU 0 0000:10:00.0\n"));
 }
 
 TEST_F(GpuRunEnd, RefusesToStartWithoutAGpu) {
@@ -55,7 +53,7 @@ TEST_F(GpuRunEnd, RefusesToStartWithoutAGpu) {
   EXPECT_FALSE(std::filesystem::exists(file("hidden")));
   // In a job the record is made, because the launcher may change the code.
   expect_no_device(1, "env SLURM_JOB_ID=1 CUDA_VISIBLE_DEVICES= " + unshared("of_a_job"), sentence);
-  EXPECT_NE(exit_record("of_a_job").find(sentence), std::string::npos) << exit_record("of_a_job");
+  EXPECT_TRUE(contains(exit_record("of_a_job"), sentence));
 }
 
 TEST_F(GpuRunEnd, ChoosesNoDeviceForServersAlone) {
@@ -72,10 +70,9 @@ TEST_F(GpuRunEnd, SaysInOneSentenceThatMemoryIsShort) {
   for (const std::string mib : {"72", "75"}) {
     const std::string run = train("short_" + mib, "--steps 1 --shuffle global --data " + file("large.h5"));
     expect_no_device(2, where_rank(1, "STAND_IN_MIB=" + mib, run), " of " + mib + ".0 MiB left");
-    EXPECT_NE(exit_record("short_" + mib).find("(on rank 1"), std::string::npos)
-        << exit_record("short_" + mib);
+    EXPECT_TRUE(contains(exit_record("short_" + mib), "(on rank 1"));
   }
-  EXPECT_NE(exit_record("short_72").find("73.2 MiB asked for"), std::string::npos) << exit_record("short_72");
+  EXPECT_TRUE(contains(exit_record("short_72"), "73.2 MiB asked for"));
 }
 
 TEST_F(GpuRunEnd, DivergesAtTheStepOfTheProcessor) {
@@ -100,9 +97,8 @@ TEST_F(GpuRunEnd, NamesARankThatIsStopped) {
   ASSERT_EQ(ranks.size(), 2u);
   kill(ranks.at(1), SIGSTOP);
   EXPECT_EQ(job.wait(3.0 + kPatience), 7) << job.output();
-  EXPECT_NE(job.output().find("(pid " + std::to_string(ranks.at(1)) + ") has shown no sign of life for"),
-            std::string::npos)
-      << job.output();
+  EXPECT_TRUE(
+      contains(job.output(), "(pid " + std::to_string(ranks.at(1)) + ") has shown no sign of life for"));
   EXPECT_TRUE(wait_until(kPatience, [&] { return !runs(ranks.at(1)); }));
 }
 
@@ -114,10 +110,10 @@ TEST_F(GpuRunEnd, NamesTheNetworkThatNcclLost) {
         launch(2, "env STAND_IN_LINK_BREAKS=" + std::string(pieces) + " " + train(run, "--steps 1000000"),
                run + ".log");
     EXPECT_EQ(job.wait(60.0), 7) << job.output();
-    EXPECT_NE(job.output().find("NCCL lost a rank or the network: "), std::string::npos) << job.output();
-    EXPECT_NE(job.output().find(", seen by rank "), std::string::npos) << job.output();
+    EXPECT_TRUE(contains(job.output(), "NCCL lost a rank or the network: "));
+    EXPECT_TRUE(contains(job.output(), ", seen by rank "));
     EXPECT_TRUE(exit_record(run).starts_with("7 ")) << exit_record(run);
-    EXPECT_NE(exit_record(run).find("NCCL lost"), std::string::npos) << exit_record(run);
+    EXPECT_TRUE(contains(exit_record(run), "NCCL lost"));
   }
 }
 

@@ -159,10 +159,8 @@ TEST_F(SameBits, ComeBehindARankThatWasKilled) {
   // The watchdog sees it within two seconds, and NCCL gives it that time.
   EXPECT_TRUE(wait_until(kPatience, [&] { return !runs(ranks.at(0)); })) << job.output();
   EXPECT_GT(job.wait(kPatience), 0) << job.output();
-  EXPECT_NE(job.output().find("rank 1 on "), std::string::npos) << job.output();
-  EXPECT_NE(job.output().find("(pid " + std::to_string(ranks.at(1)) + ") has ended in step "),
-            std::string::npos)
-      << job.output();
+  EXPECT_TRUE(contains(job.output(), "rank 1 on "));
+  EXPECT_TRUE(contains(job.output(), "(pid " + std::to_string(ranks.at(1)) + ") has ended in step "));
   EXPECT_TRUE(exit_record("killed").starts_with("7 rank 1 on ")) << exit_record("killed");
   EXPECT_EQ(last_step("killed") % 3, 0);
   expect_same_end("killed");
@@ -178,7 +176,7 @@ TEST_F(SameBits, AreNotPromisedWithNvlsInTheLogAndOfTheBuild) {
   EXPECT_EQ(count_lines_with(build.output, "--nccl-nvls" + warning), 1) << build.output;
   const Outcome of_user = run_command("env NCCL_NVLS_ENABLE=2 " + kTrain + " --check-build");
   EXPECT_EQ(count_lines_with(of_user.output, "NCCL_NVLS_ENABLE=2" + warning), 1) << of_user.output;
-  EXPECT_EQ(run_command(kTrain + " --check-build").output.find("NVLS"), std::string::npos);
+  EXPECT_FALSE(contains(run_command(kTrain + " --check-build").output, "NVLS"));
 }
 
 TEST_F(SameBits, ComeOnAnyNumberOfRanksWhenAsked) {

@@ -76,8 +76,7 @@ TEST_F(SelfCheckedRun, ChecksOnceMoreAfterAHangAndNotAfterTwo) {
   const auto hang = [](const std::string& fault, const std::string& check, const std::string& result) {
     const Outcome hung = mpirun(2, faulty(fault, checked("hung", "auto", "--timeout 2")));
     EXPECT_EQ(hung.code, 6) << hung.output;
-    EXPECT_NE(hung.output.find(" in check " + check + " of the self-check of its device"), std::string::npos)
-        << hung.output;
+    EXPECT_TRUE(contains(hung.output, " in check " + check + " of the self-check of its device"));
     EXPECT_EQ(count_lines_with(hung.output, " hung; checking again"), result == "hung-twice" ? 1 : 0)
         << hung.output;
     EXPECT_TRUE(exit_record("hung").starts_with("6 ")) << exit_record("hung");
@@ -178,8 +177,8 @@ TEST_F(SelfCheckedRun, TakesTheFastestKernelsThatAllRanksHave) {
         "data gradient product: cuBLASLt's candidate 2, which it expects to be slower"})
     EXPECT_EQ(count_lines_with(run.output, slower + line), 1) << run.output;
   const std::string plan = "conv2: cuDNN bf16, algorithms 3 forward, 3 weight gradient\n";
-  EXPECT_NE(run.output.find("  " + plan), std::string::npos) << run.output;
-  EXPECT_NE(run::read_checkpoint(checkpoint("ladder", 2)).provenance.kernels.find(plan), std::string::npos);
+  EXPECT_TRUE(contains(run.output, "  " + plan));
+  EXPECT_TRUE(contains(run::read_checkpoint(checkpoint("ladder", 2)).provenance.kernels, plan));
 
   const Outcome plain = run_command(faulty("blas", train("plain", options)));
   ASSERT_EQ(plain.code, 0) << plain.output;

@@ -34,7 +34,7 @@ TEST_F(ServedGpuRuns, HaveServersWithoutAGpuAndCheckThoseOfTheWorkers) {
   EXPECT_TRUE(std::regex_search(
       outcome.output, std::regex(R"(GPUs of \S+: rank 0 GPU 0 0000:10:00\.0, rank 1 GPU 1 0000:11:00\.0\n)")))
       << outcome.output;
-  EXPECT_NE(text_of(file("checked") + "/self_check").find("servers add"), std::string::npos);
+  EXPECT_TRUE(contains(text_of(file("checked") + "/self_check"), "servers add"));
 }
 
 TEST_F(ServedGpuRuns, RefuseTwoWorkersWithOneGpu) {
@@ -52,9 +52,7 @@ TEST_F(ServedGpuRuns, GoOnToTheSameBitsBehindAWorkerThatWasKilled) {
   EXPECT_TRUE(wait_until(kPatience, [&] { return !runs(ranks.at(0)) && !runs(ranks.at(2)); }))
       << job.output();
   EXPECT_GT(job.wait(kPatience), 0) << job.output();
-  EXPECT_NE(job.output().find("(pid " + std::to_string(ranks.at(1)) + ") has ended in step "),
-            std::string::npos)
-      << job.output();
+  EXPECT_TRUE(contains(job.output(), "(pid " + std::to_string(ranks.at(1)) + ") has ended in step "));
   EXPECT_TRUE(exit_record("lost").starts_with("7 rank 1 on ")) << exit_record("lost");
   const int stopped = last_step("lost"), end = stopped + 2;
   EXPECT_EQ(stopped % 3, 0);
@@ -73,9 +71,8 @@ TEST_F(ServedGpuRuns, NameTheServerThatIsStopped) {
   ASSERT_EQ(ranks.size(), 3u);
   kill(ranks.at(2), SIGSTOP);
   EXPECT_EQ(job.wait(3.0 + kPatience), 7) << job.output();
-  EXPECT_NE(job.output().find("(pid " + std::to_string(ranks.at(2)) + ") has shown no sign of life for"),
-            std::string::npos)
-      << job.output();
+  EXPECT_TRUE(
+      contains(job.output(), "(pid " + std::to_string(ranks.at(2)) + ") has shown no sign of life for"));
   EXPECT_TRUE(std::regex_search(job.output(), std::regex("rank [01] waits for it in step [0-9]+, pu")))
       << job.output();
   EXPECT_TRUE(wait_until(kPatience, [&] { return !runs(ranks.at(2)); }));
@@ -87,7 +84,7 @@ TEST_F(ServedGpuRuns, HaveTheCopiesInTheirTimeline) {
   const Outcome dump = run_command("h5dump " + file("timed") + "/timeline.h5");
   ASSERT_EQ(dump.code, 0) << dump.output;
   for (const std::string task : {"copy for server 0", "push to server 0", "pull", "copy the answer"})
-    EXPECT_NE(dump.output.find("\"" + task), std::string::npos) << task;
+    EXPECT_TRUE(contains(dump.output, "\"" + task)) << task;
 }
 
 }  // namespace
