@@ -18,7 +18,12 @@ fake_program() { { echo '#!/bin/bash'; cat; } >"$fake/$1"; chmod +x "$fake/$1"; 
 # stand_in PATH: the same for a program that logs each call in the file $calls.
 export calls=$fake/.calls
 touch "$calls"
-stand_in() { { echo '#!/bin/bash'; echo 'echo "${0##*/} $*" >>"$calls"'; cat; } >"$1"; chmod +x "$1"; }
+stand_in() {
+  local text
+  IFS= read -rd '' text || true
+  printf '%s\n' '#!/bin/bash' 'echo "${0##*/} $*" >>"$calls"' "$text" >"$1"
+  chmod +x "$1"
+}
 
 # ends_with STATUS COMMAND...: all output of the command goes to the file `said`.
 ends_with() {

@@ -6,10 +6,9 @@ set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/check.sh"
 
 # This machine's MPI and Slurm are invisible: PATH has the stand-ins and the tools that the job files use.
-for tool in bash basename cat chmod cp date dd dirname env find grep ln mkdir mkfifo mktemp mv readlink rm sed sleep sort stat tail \
-  timeout touch wc; do
-  ln -s "$(command -v "$tool")" "$fake/$tool"
-done
+mapfile -t tools < <(type -P bash basename cat chmod cp date dd dirname env find grep ln mkdir mkfifo mktemp mv readlink rm sed sleep \
+  sort stat tail timeout touch wc)
+ln -s "${tools[@]}" "$fake/"
 PATH=$fake
 stand_in "$fake/squeue" <<<'echo RUNNING'
 stand_in "$fake/scontrol" <<<''
