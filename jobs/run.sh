@@ -125,7 +125,7 @@ srun_quietly() { env -u SLURM_GPUS_PER_NODE timeout 30 srun --overlap --mpi=none
 # at a terminal. Only OpenMPI 4 has it.
 export OMPI_MCA_odls_base_sigkill_timeout=${OMPI_MCA_odls_base_sigkill_timeout:-15}
 
-# has_child PID: whether the process has a child that is not a zombie, or /proc does not tell.
+# has_child PID: whether the process has a child that is not a zombie; also true if /proc does not list children.
 has_child() {
   local children child state
   children=$(cat "/proc/$1/task"/*/children 2>/dev/null) || return 0
@@ -136,18 +136,17 @@ has_child() {
 }
 
 # end_if_childless PID: ends an mpirun that hangs. A live one has the ranks of this node and its daemons' srun or ssh as children.
-# One of Open MPI 4.1.4 that lost a daemon may wait forever without any, and keep the nodes until the job's time limit.
+# That of Open MPI 4.1.4 may wait forever, without children, after it has lost a daemon; the job would keep its nodes until the
+# time limit.
 end_if_childless() {
   local limit=$((60 + 2 * OMPI_MCA_odls_base_sigkill_timeout)) seconds=0
   trap '' USR1 TERM
-  while sleep 10 && kill -0 "$1" 2>/dev/null; do
+  while sleep 10 >/dev/null 2>&1 && kill -0 "$1" 2>/dev/null; do
     ! has_child "$1" || seconds=-10
     seconds=$((seconds + 10))
     [ "$seconds" -ge "$limit" ] || continue
     say "mpirun has had no rank and no daemon for $seconds s; ending it."
-    kill -TERM "$1"
-    sleep 10
-    kill -KILL "$1" 2>/dev/null
+    kill -KILL "$1"
     return
   done
 }
@@ -155,7 +154,7 @@ end_if_childless() {
 # start LAUNCHER OPTION...: starts the ranks; returns the launcher's status, or 75 if the job was asked to stop before they started. SIGUSR1
 # requests a checkpoint and an exit.
 start() {
-  local launcher=$1 child='' status=0 signalled='' command
+  local launcher=$1 child='' watch='' status=0 signalled='' command
   shift
   case $launcher in
     mpirun) command=("$mpirun" --map-by "ppr:$ranks_per_node:node:oversubscribe" --bind-to "$CIFAR_MPI_BIND") ;;
@@ -174,7 +173,11 @@ start() {
   say "${command[*]} cifar_mpi_train $*"
   "${command[@]}" "$CIFAR_MPI_BIN/cifar_mpi_train" "$@" </dev/null &
   child=$!
-  [ "$launcher" = srun ] || end_if_childless "$child" &
+  if [ "$launcher" = mpirun ]; then
+    end_if_childless "$child" &
+    watch=$!
+    disown
+  fi
   [ -z "$signalled" ] || kill -USR1 "$child" 2>/dev/null  # the signal came before child was set
   signalled=1
   while [ -n "$signalled" ]; do  # a signal ends the wait, not the ranks
@@ -182,6 +185,7 @@ start() {
     wait "$child"
     status=$?
   done
+  [ -z "$watch" ] || kill -KILL "$watch" 2>/dev/null
   trap note_signal USR1 TERM
   return "$status"
 }

@@ -51,7 +51,7 @@ class LibraryConv {
   /// Whether cuDNN computes this direction.
   bool has(ConvDirection direction) const { return rungs_[static_cast<std::size_t>(direction)] < kConvRungs; }
 
-  /// Start a direction.
+  /// Each starts the convolution of one direction; the caller checks the status.
   [[nodiscard]] cudnnStatus_t forward(cudaStream_t stream, const void* x, const void* weights, void* y,
                                       void* workspace) const;
   [[nodiscard]] cudnnStatus_t weight_gradient(cudaStream_t stream, const void* x, const void* grad_y,

@@ -13,7 +13,7 @@ std::string html(std::string_view text, bool lines = false);
 inline constexpr const char* kWords = " class=\"word\"";  ///< of a column of words
 /// The head of a column; `name` is HTML.
 std::string column(std::string_view name, const char* attributes = "");
-/// A table in a box of its own that scrolls: the columns of its head, and its rows. `label` names it.
+/// A table in a scrollable box. `head` holds the columns; `label` is its accessible name.
 std::string table_html(const std::string& label, const std::string& head, const std::string& rows,
                        const char* attributes = "");
 

@@ -66,7 +66,7 @@ std::vector<NamedTensor> zero_tensors(const model::ParamTable& params, bool with
   return tensors;
 }
 
-/// Rank 0 reads the file of --init-from. Rows that are not the optimizer's begin with the same values.
+/// Rank 0 reads the file of --init-from. Rows that do not begin with zeros begin with these weights.
 void begin_with_other_weights(const StartRequest& asked, const model::ParamTable& params,
                               const comm::World& world, const Log& log, Start& start) {
   std::vector<NamedTensor>& weights = start.state[optim::StateRole::weights];

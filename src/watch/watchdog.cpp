@@ -134,8 +134,11 @@ std::vector<RankStatus> Watchdog::State::see() const {
 void Watchdog::State::run(const std::stop_token& over) {
   std::unique_lock lock(mutex);
   double last = steady_seconds();
-  constexpr std::chrono::duration<double> kPause(kBetweenLooks);
-  while (!wake.wait_for(lock, over, kPause, [] { return false; }) && !over.stop_requested()) {
+  const auto is_over = [&] {
+    wake.wait_for(lock, over, std::chrono::duration<double>(kBetweenLooks), [] { return false; });
+    return over.stop_requested();
+  };
+  while (!is_over()) {
     hearts.mine().ticks.fetch_add(1, std::memory_order_relaxed);
     hearts.mine().logs.store(is_logging(), std::memory_order_relaxed);
     const double now = steady_seconds();

@@ -12,6 +12,7 @@
 #include "cifar_mpi/forecast/links.hpp"
 #include "cifar_mpi/report/timeline_file.hpp"
 #include "report/json.hpp"
+#include "support/errors.hpp"
 
 namespace cifar_mpi::app {
 namespace {

@@ -6,6 +6,7 @@
 #include "app/command.hpp"
 #include "app/programs.hpp"
 #include "cifar_mpi/data/dataset.hpp"
+#include "support/contains.hpp"
 #include "support/temp_dir.hpp"
 
 /// Models for other programs, and datasets from them.

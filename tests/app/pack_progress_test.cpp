@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "support/contains.hpp"
 #include "support/temp_dir.hpp"
 
 namespace cifar_mpi::app {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "app/command.hpp"
+#include "support/contains.hpp"
 #include "support/temp_dir.hpp"
 
 /// The programs as users start them. CIFAR_MPI_BIN is the folder with the binaries, CIFAR_MPI_MPIRUN the

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "cifar_mpi/base/error.hpp"
-#include "support/temp_dir.hpp"
+#include "support/errors.hpp"
 
 namespace cifar_mpi::app {
 namespace {

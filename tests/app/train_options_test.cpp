@@ -8,6 +8,7 @@
 
 #include "cifar_mpi/config/options.hpp"
 #include "support/contains.hpp"
+#include "support/errors.hpp"
 
 namespace cifar_mpi::app {
 namespace {

@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "support/errors.hpp"
 #include "support/temp_dir.hpp"
 
 namespace cifar_mpi {

@@ -13,6 +13,7 @@
 
 #include "cifar_mpi/base/atomic_file.hpp"
 #include "cifar_mpi/base/input_file.hpp"
+#include "support/errors.hpp"
 #include "support/temp_dir.hpp"
 
 namespace cifar_mpi {

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "cifar_mpi/base/clock.hpp"
+#include "support/errors.hpp"
 #include "support/temp_dir.hpp"
 
 namespace cifar_mpi {

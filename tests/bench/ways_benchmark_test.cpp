@@ -6,8 +6,8 @@
 
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/cpu/backend.hpp"
+#include "support/errors.hpp"
 #include "support/mpi_world.hpp"
-#include "support/temp_dir.hpp"
 
 namespace cifar_mpi::bench {
 namespace {

@@ -3,7 +3,7 @@
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/comm/all_reduce_update.hpp"
 #include "cifar_mpi/comm/server_update.hpp"
-#include "support/temp_dir.hpp"
+#include "support/errors.hpp"
 
 namespace cifar_mpi::comm {
 namespace {

@@ -14,8 +14,8 @@
 #include "cifar_mpi/base/random.hpp"
 #include "comm/collectives.hpp"
 #include "support/allocation_count.hpp"
+#include "support/errors.hpp"
 #include "support/mpi_world.hpp"
-#include "support/temp_dir.hpp"
 
 namespace cifar_mpi::comm {
 namespace {

@@ -8,8 +8,8 @@
 #include <stdexcept>
 
 #include "cifar_mpi/base/text.hpp"
+#include "support/errors.hpp"
 #include "support/mpi_world.hpp"
-#include "support/temp_dir.hpp"
 
 namespace cifar_mpi::comm {
 namespace {

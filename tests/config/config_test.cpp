@@ -15,7 +15,7 @@
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/config/options.hpp"
 #include "config/made_config.hpp"
-#include "support/temp_dir.hpp"
+#include "support/errors.hpp"
 
 namespace cifar_mpi::config {
 namespace {

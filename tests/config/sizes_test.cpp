@@ -8,7 +8,7 @@
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/config/options.hpp"
 #include "config/made_config.hpp"
-#include "support/temp_dir.hpp"
+#include "support/errors.hpp"
 
 /// Sizes of images, batches and runs.
 namespace cifar_mpi::config {

@@ -11,9 +11,9 @@
 #include "cpu/bf16.hpp"
 #include "cpu/dnnl.hpp"
 #include "cpu/network_run.hpp"
+#include "support/errors.hpp"
 #include "support/networks.hpp"
 #include "support/random_networks.hpp"
-#include "support/temp_dir.hpp"
 
 /// Whole networks on the CPU backend against the double-precision reference.
 namespace cifar_mpi::cpu {

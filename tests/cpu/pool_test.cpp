@@ -10,7 +10,7 @@
 #include "cifar_mpi/base/text.hpp"
 #include "cpu/bf16.hpp"
 #include "cpu/conv_pool.hpp"
-#include "support/temp_dir.hpp"
+#include "support/errors.hpp"
 
 namespace cifar_mpi::cpu {
 namespace {

@@ -10,7 +10,7 @@
 #include "cifar_mpi/base/error.hpp"
 #include "cpu/dnnl.hpp"
 #include "cpu/network_run.hpp"
-#include "support/temp_dir.hpp"
+#include "support/errors.hpp"
 
 namespace cifar_mpi::cpu {
 namespace {

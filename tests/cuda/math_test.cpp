@@ -18,7 +18,7 @@
 #include "cuda/lrn_pool_math.hpp"
 #include "cuda/optimizer_math.hpp"
 #include "cuda/sum_math.hpp"
-#include "support/temp_dir.hpp"
+#include "support/errors.hpp"
 
 /// The formulas and index arithmetic of kernels, on the host.
 namespace cifar_mpi::cuda {

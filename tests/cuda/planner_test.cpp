@@ -9,8 +9,8 @@
 
 #include "cifar_mpi/lower/tower.hpp"
 #include "cuda/value_type.hpp"
+#include "support/errors.hpp"
 #include "support/networks.hpp"
-#include "support/temp_dir.hpp"
 
 namespace cifar_mpi::cuda {
 namespace {

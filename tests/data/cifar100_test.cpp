@@ -7,6 +7,7 @@
 
 #include "cifar_mpi/base/text.hpp"
 #include "data/cifar.hpp"
+#include "support/errors.hpp"
 #include "support/temp_dir.hpp"
 
 namespace cifar_mpi::data {

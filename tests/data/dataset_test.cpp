@@ -10,6 +10,7 @@
 
 #include "hdf5/hdf5.hpp"
 #include "support/damage.hpp"
+#include "support/errors.hpp"
 #include "support/temp_dir.hpp"
 
 namespace cifar_mpi::data {

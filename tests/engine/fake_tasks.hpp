@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cifar_mpi/engine/program.hpp"
+#include "support/contains.hpp"
 
 /// Tasks for tests: immediate work, and work that completes late like a collective.
 namespace cifar_mpi::engine {
@@ -43,10 +44,6 @@ std::string thrown_text(const std::function<void()>& action) {
     return error.what();
   }
   return "";
-}
-
-inline bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 }  // namespace cifar_mpi::engine

@@ -9,7 +9,7 @@
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/engine/runner.hpp"
 #include "fake_tasks.hpp"
-#include "support/temp_dir.hpp"
+#include "support/errors.hpp"
 
 namespace cifar_mpi::engine {
 namespace {

@@ -12,6 +12,7 @@
 #include "cifar_mpi/data/fingerprint.hpp"
 #include "cifar_mpi/evaluation/evaluate_checkpoint.hpp"
 #include "evaluation/wrong_images.hpp"
+#include "support/errors.hpp"
 #include "support/temp_dir.hpp"
 #include "train/run_fixture.hpp"
 

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "fault/job.hpp"
+#include "support/contains.hpp"
 #include "support/temp_dir.hpp"
 
 /// A run that a test disturbs, and the checks of its end.

@@ -13,6 +13,7 @@
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/forecast/forecast.hpp"
 #include "forecast/goal_simulation.hpp"
+#include "support/errors.hpp"
 
 namespace cifar_mpi::forecast {
 namespace {

@@ -13,6 +13,7 @@
 #include "comm/collectives.hpp"
 #include "forecast/all_reduce.hpp"
 #include "forecast/step_replay.hpp"
+#include "support/errors.hpp"
 
 namespace cifar_mpi::forecast {
 namespace {

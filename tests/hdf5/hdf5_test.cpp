@@ -18,6 +18,7 @@
 
 #include "hdf5/call.hpp"
 #include "support/damage.hpp"
+#include "support/errors.hpp"
 #include "support/temp_dir.hpp"
 
 namespace cifar_mpi::hdf5 {

@@ -9,6 +9,7 @@
 #include "cifar_mpi/base/text.hpp"
 #include "hdf5/call.hpp"
 #include "hdf5/hdf5.hpp"
+#include "support/errors.hpp"
 #include "support/temp_dir.hpp"
 
 /// HDF5 files from attackers.

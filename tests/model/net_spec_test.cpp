@@ -7,8 +7,8 @@
 
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/model/param_table.hpp"
+#include "support/errors.hpp"
 #include "support/networks.hpp"
-#include "support/temp_dir.hpp"
 
 namespace cifar_mpi::model {
 namespace {

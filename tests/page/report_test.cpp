@@ -8,6 +8,7 @@
 #include <filesystem>
 
 #include "page/sections.hpp"
+#include "support/errors.hpp"
 #include "support/temp_dir.hpp"
 
 namespace cifar_mpi::page {

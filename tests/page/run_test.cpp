@@ -9,6 +9,7 @@
 #include "page/page.hpp"
 #include "page/sections.hpp"
 #include "report/summary_history.hpp"
+#include "support/errors.hpp"
 #include "support/temp_dir.hpp"
 
 namespace cifar_mpi::page {

@@ -9,6 +9,7 @@
 #include "page/bitmap.hpp"
 #include "page/run.hpp"
 #include "page/sections.hpp"
+#include "support/errors.hpp"
 #include "support/temp_dir.hpp"
 
 namespace cifar_mpi::page {

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <regex>
 
+#include "support/contains.hpp"
 #include "support/event_reader.hpp"
 #include "support/file_size_limit.hpp"
 #include "support/temp_dir.hpp"

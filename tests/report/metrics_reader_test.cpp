@@ -6,6 +6,7 @@
 #include <cmath>
 #include <filesystem>
 
+#include "support/errors.hpp"
 #include "support/temp_dir.hpp"
 
 namespace cifar_mpi::report {

@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "report/made_report.hpp"
+#include "support/errors.hpp"
 #include "support/file_size_limit.hpp"
 #include "support/temp_dir.hpp"
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "report/trace_file.hpp"
+#include "support/contains.hpp"
 #include "support/file_size_limit.hpp"
 #include "support/temp_dir.hpp"
 #include "support/trace_reader.hpp"

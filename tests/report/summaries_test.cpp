@@ -9,6 +9,7 @@
 #include "hdf5/hdf5.hpp"
 #include "report/summary_history.hpp"
 #include "report/tensorboard.hpp"
+#include "support/errors.hpp"
 #include "support/event_reader.hpp"
 #include "support/file_size_limit.hpp"
 #include "support/temp_dir.hpp"

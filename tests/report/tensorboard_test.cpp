@@ -9,6 +9,7 @@
 #include <set>
 
 #include "cifar_mpi/model/net_builder.hpp"
+#include "support/contains.hpp"
 #include "support/event_reader.hpp"
 #include "support/temp_dir.hpp"
 

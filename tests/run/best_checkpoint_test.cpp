@@ -8,6 +8,7 @@
 
 #include "cifar_mpi/run/checkpoint.hpp"
 #include "cifar_mpi/run/run_directory.hpp"
+#include "support/errors.hpp"
 #include "support/temp_dir.hpp"
 
 namespace cifar_mpi::run {

@@ -15,6 +15,7 @@
 #include "hdf5/hdf5.hpp"
 #include "run/made_checkpoint.hpp"
 #include "support/damage.hpp"
+#include "support/errors.hpp"
 #include "support/temp_dir.hpp"
 
 namespace cifar_mpi::run {

@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "hdf5/hdf5.hpp"
+#include "support/errors.hpp"
 #include "support/temp_dir.hpp"
 
 namespace cifar_mpi::run {

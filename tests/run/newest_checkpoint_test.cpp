@@ -9,6 +9,7 @@
 #include "cifar_mpi/run/checkpoint.hpp"
 #include "cifar_mpi/run/run_directory.hpp"
 #include "run/resume.hpp"
+#include "support/errors.hpp"
 #include "support/temp_dir.hpp"
 
 namespace {

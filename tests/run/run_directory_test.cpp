@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "support/errors.hpp"
 #include "support/temp_dir.hpp"
 
 namespace cifar_mpi::run {

@@ -23,6 +23,7 @@
 
 #include "cifar_mpi/base/text.hpp"
 #include "run/lock_holders.hpp"
+#include "support/errors.hpp"
 #include "support/file_size_limit.hpp"
 #include "support/temp_dir.hpp"
 

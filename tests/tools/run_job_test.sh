@@ -238,7 +238,7 @@ END
 EndsAnMpirunThatLostItsDaemons() {
   hurry
   local how
-  # it obeys SIGTERM, or does not, or has a child that it does not wait for
+  # it obeys signals, or does not, or has a child that it does not wait for
   for how in 'exec tail -f /dev/null' 'trap "" TERM; looked 1000' 'sleep 0 & exec tail -f /dev/null'; do
     rm -rf run
     : >"$calls"
@@ -255,8 +255,8 @@ EndsAnMpirunThatLostItsDaemons() {
 LeavesAnMpirunThatIsSlow() {
   hurry
   local how
-  # without a child for 80 s, at the start and at the end; with a child for 300 s
-  for how in 'looked 8; looked 10 & wait; "$@"; looked 18' 'looked 30 & wait; "$@"'; do
+  # without a child for 70 s, at the start and at the end; with a child for 300 s
+  for how in 'looked 7; looked 9 & wait; "$@"; looked 15' 'looked 30 & wait; "$@"'; do
     : >"$calls"
     stand_in "$fake/mpirun" <<<". ./looked; shift 4; $how"
     ends_with 0 job

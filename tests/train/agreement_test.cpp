@@ -4,6 +4,7 @@
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/evaluation/evaluate_checkpoint.hpp"
 #include "cifar_mpi/run/run_directory.hpp"
+#include "support/errors.hpp"
 #include "train/run_fixture.hpp"
 
 /// Settings that the ranks must share to train or evaluate together.

@@ -9,6 +9,7 @@
 #include "cifar_mpi/model/net_builder.hpp"
 #include "reference/reference.hpp"
 #include "step/hidden_matrices.hpp"
+#include "support/errors.hpp"
 #include "train/run_fixture.hpp"
 
 /// What --optimizer muon makes of the summed gradients of a step.

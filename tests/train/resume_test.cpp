@@ -56,6 +56,23 @@ TEST_F(Resume, TakesTheNewestThatIsOfTheStepItsNameSays) {
                 [&] { start(c); });
 }
 
+TEST_F(Resume, DrawsNoInitialWeights) {
+  const config::TrainConfig c = config();
+  const auto state = start(c);
+  run(*state);
+  const step::Plan& plan = state->plan;
+  run::StartRequest asked;
+  asked.run = &opened(c);
+  asked.fingerprint = config::run_fingerprint(plan.config, plan.sizes, plan.info);
+  asked.optimizer = plan.config.optimizer.kind;
+  const auto initial = []() -> std::vector<run::NamedTensor> { throw std::logic_error("draws weights"); };
+  EXPECT_TRUE(run::find_start(asked, initial, plan.network.params, world(), Log()).resumed);
+  config::TrainConfig other = c;
+  other.run_dir = path("other");
+  asked.run = &opened(other);
+  EXPECT_THROW(run::find_start(asked, initial, plan.network.params, world(), Log()), std::logic_error);
+}
+
 TEST_F(Resume, TakesWhatMayChangeAndRecordsIt) {
   config::TrainConfig c = config();
   run(c);

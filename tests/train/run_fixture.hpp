@@ -88,7 +88,7 @@ class RunTest : public testing::Test {
   std::unique_ptr<SessionState> start(const config::TrainConfig& config) {
     return set_up(config, opened(config), world(), Log(world().rank() + 1), platform, stop_);
   }
-  /// To the end on all ranks, so that all files are written.
+  /// Runs to the end on all ranks, so that all files are written.
   static void run(SessionState& state) {
     run_loop(state);
     world().barrier();
@@ -120,7 +120,7 @@ class RunTest : public testing::Test {
     return mine == first;
   }
 
-  /// Expects that every rank throws an error of this kind whose text holds `part`.
+  /// Expects that every rank throws an error of this kind whose text holds `part`. Collective.
   template <class Action>
   void expect_agreed(ErrorKind kind, const std::string& part, Action action) {
     try {

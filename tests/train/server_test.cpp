@@ -45,7 +45,7 @@ class ServedRun : public RunTest {
     };
     return records_of(set_up(config, opened(config), world(), Log(world().rank() + 1), with_device, stop_));
   }
-  /// The weights of all workers, and all else of all ranks.
+  /// Expects the same weights on all workers, and the same other values on all ranks.
   static void expect_same_state_on_all_ranks(const SessionState& state) {
     for (const optim::StateRow& row : state.blocks.state.rows()) {
       const bool has = !state.plan.serves() || row.role != optim::StateRole::weights;

@@ -57,7 +57,7 @@ class Directory {
   explicit Directory(const std::string& path);
   /// Opens a folder in a folder; it must not be a link. Throws Error{io}.
   explicit Directory(const DirectoryEntry& folder);
-  /// None if it cannot be opened.
+  /// An empty Directory if the path cannot be opened.
   static Directory if_any(const std::string& path);
   /// Creates the folder first if it is missing; given a path, also its parents. Throws Error{io}.
   static Directory make(const std::string& path);

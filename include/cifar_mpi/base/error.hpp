@@ -27,7 +27,7 @@ constexpr int exit_code(ErrorKind kind) { return static_cast<int>(kind); }
 /// One sentence for the user: what was expected, what was found, in which file or rank, and what to do.
 class Error : public std::runtime_error {
  public:
-  /// The text is all parts one after another.
+  /// Concatenates `parts` into the text.
   template <class... Parts>
   requires(sizeof...(Parts) > 0) Error(ErrorKind kind, const Parts&... parts)
       : std::runtime_error(concat(parts...)), kind_(kind) {}

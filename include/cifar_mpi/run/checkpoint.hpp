@@ -74,6 +74,7 @@ class StateTensors {
   std::array<std::vector<NamedTensor>, optim::kStateRoles> rows_;
 };
 
+/// A tensor of the parameter's name and shape, filled with zeros.
 NamedTensor zero_tensor(const model::Param& param);
 
 /// The initial state of a run: the initial weights, or zeros for rows that begin with zeros.

@@ -15,7 +15,7 @@
 #include "cuda/pool.hpp"
 #include "cuda/relu.hpp"
 #include "cuda/sum.hpp"
-#include "support/temp_dir.hpp"
+#include "support/errors.hpp"
 
 /// Single kernels against the double-precision reference, on sizes that no tile divides.
 namespace cifar_mpi::cuda::testing {

@@ -13,8 +13,8 @@
 #include "cuda/device/training_run.hpp"
 #include "cuda/matrix_tasks.hpp"
 #include "reference/reference.hpp"
+#include "support/errors.hpp"
 #include "support/networks.hpp"
-#include "support/temp_dir.hpp"
 
 /// The tasks of a step around its network, and runners on unusual programs.
 namespace cifar_mpi::cuda::testing {

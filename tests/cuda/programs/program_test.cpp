@@ -14,8 +14,8 @@
 #include "cifar_mpi/lower/tower.hpp"
 #include "cuda/kernels.hpp"
 #include "cuda/step_tasks.hpp"
+#include "support/errors.hpp"
 #include "support/networks.hpp"
-#include "support/temp_dir.hpp"
 
 /// Programs of the CUDA backend, built in host memory and inspected, never run, so no device is needed.
 namespace cifar_mpi::cuda {

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "cifar_mpi/base/text.hpp"
+#include "support/errors.hpp"
 #include "support/pictures.hpp"
 #include "support/temp_dir.hpp"
 

@@ -11,6 +11,7 @@
 
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/data/png.hpp"
+#include "support/errors.hpp"
 #include "support/pictures.hpp"
 #include "support/temp_dir.hpp"
 
