@@ -22,9 +22,9 @@ struct StateRow {
   const char* running = nullptr;  ///< the group of its running statistics; null: there are none in this row
   const char* meaning;            ///< an attribute there
   const char* what;               ///< in messages: "the weights"
-  bool compared = true;       ///< ranks compare a hash of it; false if the row follows from compared rows
-  bool of_optimizer = false;  ///< its rule keeps it
-  bool from_zero = false;     ///< begins with zeros; the other rows begin with the initial weights
+  bool compared = true;           ///< ranks compare a hash of it; false if the row follows from compared rows
+  bool of_optimizer = false;      ///< its rule keeps it
+  bool from_zero = false;         ///< begins with zeros; the other rows begin with the initial weights
 };
 
 /// The rows of a run with this optimizer, in the order of the checkpoint file. The optimizer's own rows are
