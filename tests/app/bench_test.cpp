@@ -99,9 +99,9 @@ class Bench : public test::Programs {};
 
 TEST_F(Bench, LimitsHowLongOpenMpsThreadsSpinUnlessTheEnvironmentSaysIt) {
   const auto environment_of = [](const std::string& settings, int threads) {
-    return test::run_command(concat("OMP_DISPLAY_ENV=VERBOSE ", settings, " ", test::kBench,
-                                    " step --device cpu --batch-size 2 --rounds 1 --seconds 0.001 --threads ",
-                                    threads))
+    return test::run_command(
+               concat("env -u GOMP_SPINCOUNT OMP_DISPLAY_ENV=VERBOSE ", settings, " ", test::kBench,
+                      " step --device cpu --batch-size 2 --rounds 1 --seconds 0.001 --threads ", threads))
         .output;
   };
   const std::string limited = "GOMP_SPINCOUNT = '1000'";
