@@ -62,9 +62,9 @@ bool choose_server(config::TrainConfig& config, const std::vector<std::string>& 
 struct Steps {
   config::TrainConfig config;
   std::uint64_t of_replay = 1;
-  std::uint64_t before = 0, measured = 0, behind = 0;
+  std::uint64_t before = 0, measured = 0, after = 0;
 
-  std::uint64_t all() const { return before + measured + behind; }
+  std::uint64_t all() const { return before + measured + after; }
 };
 
 Steps steps_of(const WaysBenchmarkConfig& config, const std::string& way, int ranks) {
@@ -86,7 +86,7 @@ Steps steps_of(const WaysBenchmarkConfig& config, const std::string& way, int ra
   const double rounds = config.seconds / config.compute_s / static_cast<double>(steps.of_replay);
   steps.before = local ? round : 3 * round;
   steps.measured = round * static_cast<std::uint64_t>(std::max(1L, std::lround(rounds)));
-  steps.behind = train.aggregation.asynchronous ? 3 * round : 0;
+  steps.after = train.aggregation.asynchronous ? 3 * round : 0;
   train.steps = train.checkpoint_every = train.check_every = static_cast<std::int64_t>(steps.all());
   return steps;
 }

@@ -69,11 +69,11 @@ class BatchNormGroup final : public PlannedGroup {
   struct Params {
     engine::ParamPlace scale, biases, mean, variance;  ///< without a scale, that is empty
     explicit Params(const engine::Operands& operands) {
-      const auto* const behind = operands.params.data() + operands.params.size();
-      if (operands.params.size() == 4) scale = behind[-4];
-      biases = behind[-3];
-      mean = behind[-2];
-      variance = behind[-1];
+      const auto* const end = operands.params.data() + operands.params.size();
+      if (operands.params.size() == 4) scale = end[-4];
+      biases = end[-3];
+      mean = end[-2];
+      variance = end[-1];
     }
   };
 

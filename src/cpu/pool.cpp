@@ -35,9 +35,9 @@ struct Axis {
   }
   /// The outputs whose windows cover a place.
   Span windows(int place) const {
-    const int behind = place + before;
-    const int end = std::min(behind / stride + 1, outputs);
-    return {std::min(behind < kernel ? 0 : (behind - kernel) / stride + 1, end), end};
+    const int padded = place + before;
+    const int end = std::min(padded / stride + 1, outputs);
+    return {std::min(padded < kernel ? 0 : (padded - kernel) / stride + 1, end), end};
   }
   int number(int place, int output) const { return place + before - stride * output; }
 

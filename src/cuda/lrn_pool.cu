@@ -25,8 +25,8 @@ __device__ Neighbours neighbours_of(const T* vec8, int group, int groups) {
     for (int i = 0; i < kOwn; ++i) all.values[i] = to_float(before.values[i]);
   }
   if (group + 1 < groups) {
-    const Quad<T> behind = load_quad(vec8 + kVec8);
-    for (int i = 0; i < kOwn; ++i) all.values[kOwn + kVec8 + i] = to_float(behind.values[i]);
+    const Quad<T> after = load_quad(vec8 + kVec8);
+    for (int i = 0; i < kOwn; ++i) all.values[kOwn + kVec8 + i] = to_float(after.values[i]);
   }
   return all;
 }

@@ -133,8 +133,8 @@ class Planner {
     plan_.work = made;
     const auto* const lrn = chain_.as<model::LocalResponseNorm>(1);
     if (lrn == nullptr) return;
-    const Lrn behind = make_lrn(*lrn, 1);
-    if (fits_lrn_pool(made.place, behind.rule)) take_two(pool.name, lrn->name, PoolLrn{made, behind});
+    const Lrn after = make_lrn(*lrn, 1);
+    if (fits_lrn_pool(made.place, after.rule)) take_two(pool.name, lrn->name, PoolLrn{made, after});
   }
 
   void add_lrn(const model::LocalResponseNorm& lrn) {
@@ -143,8 +143,8 @@ class Planner {
     plan_.work = made;
     const auto* const pool = chain_.as<model::MaxPool>(1);
     if (pool == nullptr) return;
-    const Pool behind = make_pool(*pool, 1);
-    if (fits_lrn_pool(behind.place, made.rule)) take_two(lrn.name, pool->name, LrnPool{made, behind});
+    const Pool after = make_pool(*pool, 1);
+    if (fits_lrn_pool(after.place, made.rule)) take_two(lrn.name, pool->name, LrnPool{made, after});
   }
 
   void add_relu() {

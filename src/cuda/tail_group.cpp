@@ -37,10 +37,10 @@ class TailGroup final : public engine::Group {
     tail.params.clear();
     if (leaves_bias_()) tail.params.push_back(o.params[1]);
     tail.mask_src = true;
-    engine::GroupTasks tasks = layer_->tasks(layer, arena), behind = tail_->tasks(tail, arena);
-    append(tasks.forward, std::move(behind.forward));
-    append(behind.backward, std::move(tasks.backward));
-    tasks.backward = std::move(behind.backward);
+    engine::GroupTasks tasks = layer_->tasks(layer, arena), after = tail_->tasks(tail, arena);
+    append(tasks.forward, std::move(after.forward));
+    append(after.backward, std::move(tasks.backward));
+    tasks.backward = std::move(after.backward);
     return tasks;
   }
 

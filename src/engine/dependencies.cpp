@@ -24,7 +24,7 @@ std::vector<std::vector<TaskId>> find_dependencies(const StepProgram& program) {
   std::vector<std::vector<TaskId>> dependencies(program.tasks().size());
   const auto kind = [&](TaskId task) { return program.tasks()[static_cast<std::size_t>(task)].kind; };
   std::vector<TaskId> last(static_cast<std::size_t>(program.lanes()), kNone);
-  std::vector<TaskId> behind(static_cast<std::size_t>(program.marks()), kNone);
+  std::vector<TaskId> set_after(static_cast<std::size_t>(program.marks()), kNone);
   std::vector<Front> fronts(static_cast<std::size_t>(program.lanes()));
   for (const Instruction& line : program.instructions()) {
     const auto lane = static_cast<std::size_t>(line.lane);
@@ -43,11 +43,12 @@ std::vector<std::vector<TaskId>> find_dependencies(const StepProgram& program) {
         break;
       }
       case Op::set:
-        behind[target] = last[lane];
+        set_after[target] = last[lane];
         break;
       case Op::wait:
         if (front.used) front = {};
-        if (behind[target] != kNone && behind[target] != last[lane]) add(front.awaited, behind[target]);
+        if (set_after[target] != kNone && set_after[target] != last[lane])
+          add(front.awaited, set_after[target]);
         break;
     }
   }

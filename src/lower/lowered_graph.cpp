@@ -49,7 +49,7 @@ class Lowering {
   struct Match {
     Chain chain;
     std::vector<model::Value> inputs;
-    std::vector<std::size_t> inputs_behind;  ///< by operation: inputs of those up to it
+    std::vector<std::size_t> inputs_up_to;  ///< by operation: inputs of those up to it
   };
 
   /// The operations from `first` on, each the only reader of the one before. They are marked as taken, so
@@ -58,14 +58,14 @@ class Lowering {
     Match match;
     match.chain.net = &net_;
     std::optional<model::Value> before;
-    for (std::optional<std::size_t> next = first; next; next = behind(*before)) {
+    for (std::optional<std::size_t> next = first; next; next = reader_of(*before)) {
       const model::Operation& operation = net_.operations[*next];
       taken_[*next] = true;
       match.chain.operations.push_back(*next);
       for (const model::Value input : operation.inputs) {
         if (!before || !(input == *before)) match.inputs.push_back(input);
       }
-      match.inputs_behind.push_back(match.inputs.size());
+      match.inputs_up_to.push_back(match.inputs.size());
       before = operation.output;
     }
     for (const model::Value input : match.inputs) {
@@ -77,7 +77,7 @@ class Lowering {
   }
 
   /// The only operation that reads `value`, if a chain may continue with it.
-  std::optional<std::size_t> behind(model::Value value) const {
+  std::optional<std::size_t> reader_of(model::Value value) const {
     const auto& readers = readers_[value.id];
     if (readers.size() != 1 || taken_[readers.front()]) return std::nullopt;
     if (readers.front() + 1 == net_.operations.size()) return std::nullopt;  // no kernel computes the loss
@@ -110,7 +110,7 @@ class Lowering {
     node.group = kernels_.kernels->plan(chain);
     const Contract& contract = node.group->contract();
     if (contract.operations < 1 || contract.operations > chain.size() ||
-        contract.src.size() != match.inputs_behind[contract.operations - 1]) {
+        contract.src.size() != match.inputs_up_to[contract.operations - 1]) {
       throw std::logic_error(
           concat("the plan of ", contract.name, " does not fit the chain it was asked for"));
     }

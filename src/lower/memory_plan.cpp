@@ -92,12 +92,12 @@ Buffer ImaginaryArena::allocate(std::size_t size) {
 
 std::size_t ImaginaryArena::piece_of(const Bytes& bytes) const {
   if (bytes.size == 0 || pieces_.empty() || bytes.begin < pieces_.front().begin) return npos;
-  const auto behind = std::ranges::upper_bound(pieces_, bytes.begin, {}, &Piece::begin);
-  const Piece& piece = *(behind - 1);
+  const auto next = std::ranges::upper_bound(pieces_, bytes.begin, {}, &Piece::begin);
+  const Piece& piece = *(next - 1);
   if (bytes.end() > piece.begin + piece.size) {
     throw std::logic_error("a task treats two pieces of memory as one");
   }
-  return static_cast<std::size_t>(behind - 1 - pieces_.begin());
+  return static_cast<std::size_t>(next - 1 - pieces_.begin());
 }
 
 MemoryPlan plan_memory(const ImaginaryArena& pieces, const std::vector<Task>& tasks,

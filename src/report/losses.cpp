@@ -195,7 +195,7 @@ std::vector<double> between_steps_ms(const SampledSteps& sampled) {
 
 double share_between_steps(const SampledSteps& sampled) {
   const std::vector<double> ms = between_steps_ms(sampled);
-  const double behind = std::accumulate(ms.begin(), ms.end(), 0.0);
+  const double between = std::accumulate(ms.begin(), ms.end(), 0.0);
   double all = 0.0;
   for (const SampledSteps::Step& step : sampled.steps) {
     for (const auto& stretches : step.ranks) {
@@ -203,7 +203,7 @@ double share_between_steps(const SampledSteps& sampled) {
         all += stretch.task == Stretch::kNobody ? ms_of_a_step(sampled) * stretch.ns() : 0.0;
     }
   }
-  return all > 0.0 ? behind / all : 0.0;
+  return all > 0.0 ? between / all : 0.0;
 }
 
 }  // namespace cifar_mpi::report
