@@ -243,7 +243,7 @@ TEST_F(Programs, FollowARunDirectory) {
   }
 }
 
-TEST_F(Programs, GoOnFollowingARunBehindADamagedCheckpoint) {
+TEST_F(Programs, GoOnFollowingARunAfterADamagedCheckpoint) {
   const std::string last = file("hurt") + "/checkpoints/step_000000002.h5";
   ASSERT_EQ(mpirun(1, kTrain + small("hurt")).code, 0);
   ASSERT_EQ(mpirun(1, kTrain + small("hurt_too") + " --steps 3").code, 0);

@@ -200,7 +200,7 @@ TEST(BatchNorm, AddsAnotherValueInFrontOfTheRelu) {
   }
 }
 
-TEST(BatchNorm, JoinsTwoGradientsBehindTheMaskOfASum) {
+TEST(BatchNorm, JoinsTwoGradientsAfterTheMaskOfASum) {
   const model::BatchNorm spec{.name = "bn", .epsilon = kEpsilon};
   for (const Case& c : cases()) {
     if (c.then != Activation::relu) continue;

@@ -218,7 +218,7 @@ TEST(FourierTransform, BackAddsToTheLeadingRowsAndColumns) {
   });
 }
 
-TEST(FourierTransform, BackKeepsWhatIsNotANumberBehindAReLU) {
+TEST(FourierTransform, BackKeepsWhatIsNotANumberAfterAReLU) {
   for_all([](int length, VectorSet set) {
     const TransformFixture f(length, set, {2, 2});
     const std::vector<float> spectrum(f.spectrum_floats(), std::nanf(""));

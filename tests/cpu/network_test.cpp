@@ -88,7 +88,7 @@ TEST(Network, HasTheReferenceGradientsAndStatisticsOfResidualNetworks) {
   }
 }
 
-TEST(Network, TakesTheSumBehindABatchNormIntoItsPasses) {
+TEST(Network, TakesTheSumAfterABatchNormIntoItsPasses) {
   NetworkRun run({.net = test::network_with_blocks(16), .batch = 5});
   std::vector<std::string> extra;
   const engine::StepProgram program = run.gradient_program();
@@ -144,7 +144,7 @@ TEST(Network, HasTheReferenceGradientsInBf16) {
 // between two bf16 values is rounded the other way at many positions at once, and the sum without the mean is
 // small. The reference measures the cost of bf16 there: the errors of the gradients are less than twice those
 // of the rounded reference.
-TEST(Network, RoundsInBf16BehindBatchNormNoMoreThanTheReference) {
+TEST(Network, RoundsInBf16AfterBatchNormNoMoreThanTheReference) {
   if (!has_bf16()) GTEST_SKIP() << "LOUD: this cpu has no bf16 arithmetic, bf16 is NOT tested here";
   NetworkRun run({.net = test::network_with_blocks(16), .batch = 20, .precision = Precision::bf16});
   const auto rounded = run.wanted(to_bf16_values), exact = run.wanted();

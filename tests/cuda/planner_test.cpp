@@ -126,7 +126,7 @@ TEST(CudaPlan, LaysParametersInTheOrderOfTheTableOnWholeCacheLines) {
   EXPECT_EQ(layout.floats, end);
 }
 
-TEST(CudaPlan, TakesARectifierIntoThePoolingOrNormalizationBehindElseIntoTheLayerBefore) {
+TEST(CudaPlan, TakesARectifierIntoThePoolingOrNormalizationAfterItElseIntoTheLayerBefore) {
   const Planned plan(model::make_model("tutorial", {24, 24, 3}, 10));
   ASSERT_EQ(plan.groups.size(), 7u);
   const auto& conv1 = std::get<Affine>(plan.work(0));
@@ -147,7 +147,7 @@ TEST(CudaPlan, TakesARectifierIntoThePoolingOrNormalizationBehindElseIntoTheLaye
   EXPECT_FALSE(plan.contract(6).can_mask_dst);
 }
 
-TEST(CudaPlan, TakesTheRectifierBehindABatchNormButNotThatOfAConvolutionWithoutBiases) {
+TEST(CudaPlan, TakesTheRectifierAfterABatchNormButNotThatOfAConvolutionWithoutBiases) {
   model::NetBuilder net("bn", {9, 8, 3}, 7);
   model::Value x =
       net.conv(net.image(), {.name = "c1", .out_channels = 8, .kernel = 3, .stride = 2, .with_bias = false});

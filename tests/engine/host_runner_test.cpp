@@ -165,7 +165,7 @@ TEST(LanesRunner, HoldsComputeUntilTheMarkItWaitsFor) {
   }
 }
 
-TEST(LanesRunner, QueuesALaneBehindItsTaskInFlight) {
+TEST(LanesRunner, QueuesALaneAfterItsTaskInFlight) {
   Diary diary;
   StepProgram program("p");
   program.run(kComm, diary.late_entry("sum 1", 5));  // polled four times before "work" runs
@@ -202,7 +202,7 @@ TEST(LanesRunner, KeepsListOrderWhileComputeWaits) {
   EXPECT_EQ(diary.lines, (Lines{"sum", "sum done", "update", "beside"}));
 }
 
-TEST(LanesRunner, HoldsComputeBehindItsOwnLateTask) {
+TEST(LanesRunner, HoldsComputeAfterItsOwnLateTask) {
   Diary diary;
   StepProgram program("p");
   program.run(kCompute, diary.late_entry("sum", 7));

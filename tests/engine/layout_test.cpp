@@ -23,7 +23,7 @@ TEST(ParamLayout, RoundsEverySpanUpToSixteenFloats) {
   EXPECT_EQ(layout.floats, 80u);
 }
 
-TEST(ControlLayout, GivesEveryRankASlotBehindTheHeader) {
+TEST(ControlLayout, GivesEveryRankASlotAfterTheHeader) {
   for (const int ranks : {1, 2, 3, 8}) {
     const ControlLayout layout{ranks};
     EXPECT_EQ(layout.slot(0), ControlLayout::header_floats);

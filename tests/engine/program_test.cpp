@@ -50,7 +50,7 @@ TEST(StepProgram, TakesNothingMoreOnceFinalized) {
   EXPECT_THROW(program.finalize(), std::logic_error);
 }
 
-TEST(StepProgram, FinalizesOnlyWhenEveryLaneJoinsBehindItsLastTask) {
+TEST(StepProgram, FinalizesOnlyWhenEveryLaneJoinsAfterItsLastTask) {
   StepProgram never("p");
   never.run(kComm, inline_task("sum", {}, {}));
   EXPECT_TRUE(contains(finalize_text(never), "lane 1 does not join back")) << finalize_text(never);

@@ -104,7 +104,7 @@ struct Plan {
     for (LaneId lane = 1; lane < kLanes; ++lane) join(kCompute, lane, marks);
     ++marks;
     const int count = 2 + pick(14);
-    std::vector<MarkId> behind;  // task → the mark right after it
+    std::vector<MarkId> set_after;  // task → the mark right after it
     for (int i = 0; i < count; ++i) {
       Sketch sketch{static_cast<LaneId>(pick(kLanes)), false, {}, {}};
       sketch.late = sketch.lane == kCompute ? pick(8) == 0 : pick(3) != 0;
@@ -112,11 +112,11 @@ struct Plan {
       for (int n = 1 + pick(2); n > 0; --n) sketch.writes.push_back(pick(kCells));
       for (std::size_t before = 0; before < sketches.size(); ++before) {
         if (sketch.touches_what_changes(sketches[before]))
-          join(sketches[before].lane, sketch.lane, behind[before]);
+          join(sketches[before].lane, sketch.lane, set_after[before]);
       }
       lines.push_back({Op::run, sketch.lane, i});
       lines.push_back({Op::set, sketch.lane, marks});
-      behind.push_back(marks++);
+      set_after.push_back(marks++);
       sketches.push_back(std::move(sketch));
     }
     for (LaneId lane = 1; lane < kLanes; ++lane) {

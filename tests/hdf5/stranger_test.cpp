@@ -209,7 +209,7 @@ void write_chunks(const std::string& path, const Hid& create, const std::vector<
   }
 }
 
-TEST_F(Hdf5Stranger, GetsNothingOfTheMemoryBehindAChunkThatIsTooShort) {
+TEST_F(Hdf5Stranger, GetsNothingOfTheMemoryBeyondAChunkThatIsTooShort) {
   for (const bool summed : {false, true}) {
     const Hid create(H5Pcreate(H5P_DATASET_CREATE));
     ASSERT_GE(summed ? H5Pset_fletcher32(create.get()) : H5Pset_shuffle(create.get()), 0);

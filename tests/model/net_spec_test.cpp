@@ -21,7 +21,7 @@ void expect_refused(const std::vector<Layer>& layers, const std::string& named) 
 
 Linear linear(int outputs, const char* name = "fc") { return {.name = name, .outputs = outputs}; }
 
-TEST(SamePadding, PutsTheOddPlaceBehind) {
+TEST(SamePadding, PutsTheOddPlaceAtTheEnd) {
   EXPECT_EQ(same_padding(24, 5, 1), (Padding{24, 2, 2}));
   EXPECT_EQ(same_padding(24, 3, 2), (Padding{12, 0, 1}));
   EXPECT_EQ(same_padding(25, 3, 2), (Padding{13, 1, 1}));

@@ -97,7 +97,7 @@ TEST(ParamTable, PointsAtTheLayerOfEachParameter) {
   EXPECT_EQ(net.operations[table[0].operation].name, "softmax_linear");
 }
 
-TEST(ParamTable, PutsFrozenParametersBehindTrainedOnesAndStatisticsLast) {
+TEST(ParamTable, PutsFrozenParametersAfterTrainedOnesAndStatisticsLast) {
   NetBuilder net("bn", {4, 4, 3}, 5);
   Value x = net.batch_norm(net.image(), {.name = "a", .momentum = 0.75f, .weight_decay = 0.5f});
   x = net.batch_norm(x, {.name = "b", .frozen = true});

@@ -107,7 +107,7 @@ TEST(ReferenceNetwork, GradientsMatchCentralDifferences) {
   }
 }
 
-TEST(ReferenceNetwork, EndsWithProbabilitiesBehindTheLogits) {
+TEST(ReferenceNetwork, EndsWithProbabilitiesAfterTheLogits) {
   const model::NetSpec net = small_net();
   const Params params = initial_params(model::make_param_table(net), 5);
   const std::vector<Array> activations = forward(net, params, random_values(2 * 60, 3), 2);

@@ -69,7 +69,7 @@ std::size_t count_of(int batch, Extent extent) {
 // ---- values, by hand
 // ------------------------------------------------------------------------------------------------
 
-TEST(ReferenceConv, CorrelatesAndPadsTheOddPlaceBehind) {
+TEST(ReferenceConv, CorrelatesAndPadsTheOddPlaceAtTheEnd) {
   // A single 1 at the kernel's first position moves the image by the padding before it: 1 for kernel 3, 0 for
   // kernel 2.
   const Array x{1, 2, 3, 4, 5, 6, 7, 8, 9};
@@ -114,7 +114,7 @@ TEST(ReferenceShortcut, TakesEveryOtherPixelAndAddsChannelsOfZero) {
   EXPECT_EQ(shortcut_forward({"s", 2, 2}, 1, {3, 3, 1}, x), (Array{1, 0, 3, 0, 7, 0, 9, 0}));
 }
 
-TEST(ReferencePool, PadsOnlyBehindForEvenExtentsAndBothSidesForOdd) {
+TEST(ReferencePool, PadsOnlyTheEndForEvenExtentsAndBothSidesForOdd) {
   const Array six{1, 2, 3, 4, 5, 6};
   EXPECT_EQ(pool_forward({1, {1, 6, 1}, 3, 2}, six), (Array{3, 5, 6}));
   EXPECT_EQ(pool_forward({1, {1, 5, 1}, 3, 2}, {1, 2, 3, 4, 5}), (Array{2, 4, 5}));

@@ -128,7 +128,7 @@ TEST(EventFile, IsReadUpToTheLastWholeEventWhereverItIsCut) {
     ASSERT_LE(test::read_records(std::string_view(whole).substr(0, cut)).size(), 2u);
 }
 
-TEST(EventFile, ComesBehindAllOthersByNameWhateverClocksSay) {
+TEST(EventFile, ComesAfterAllOthersByNameWhateverClocksSay) {
   const TempDir folder;
   std::filesystem::create_directory(folder / "board");
   const std::string ahead = folder / "board/events.out.tfevents.9000000000.other-host.1.0";

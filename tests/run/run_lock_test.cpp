@@ -83,15 +83,15 @@ TEST(RunLock, IsThereWhileItIsHeldAndRefusesAnother) {
 }
 
 TEST(RunLock, RefusesALockFromElsewhereAsSoonAsItChangesWhateverTheClocks) {
-  for (const double behind_s : {-300.0, 0.0, 300.0}) {
+  for (const double late_s : {-300.0, 0.0, 300.0}) {
     for (const int at : {3, 30}) {
       const TempDir dir;
       LockHolder holder = on_another_host();
       holder.job = "99";
-      leave_lock(dir, holder, behind_s);
+      leave_lock(dir, holder, late_s);
       Watch watch;
       watch.at_look = [&](int look) {
-        if (look == at) set_age(dir / "lock", behind_s - 10.0);
+        if (look == at) set_age(dir / "lock", late_s - 10.0);
       };
       std::string heard;
       const auto hear = [&](const std::string& text) { heard += text; };

@@ -72,7 +72,7 @@ LeavesOutTheLongPartsWhenAskedTo() {
   grep -q 'cifar_mpi_pack --synthetic' "$calls" || fail 'made no images for the short run'
 }
 
-GoesOnBehindAFailureAndEndsWithIt() {
+GoesOnAfterAFailureAndEndsWithIt() {
   stand_in "$folder/tests/test_cuda_ranks" <<<'echo "sums are wrong"; exit 1'
   ends_with 1 "${gpu_check[@]}" --quick
   says 'NCCL, 2 ranks on one GPU failed; the end of'

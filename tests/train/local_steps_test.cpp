@@ -349,7 +349,7 @@ TEST_F(LocalSteps, TellTheNormOfWhatTheWeightsMoved) {
   EXPECT_GT(norm, 0.0);
 }
 
-TEST_F(LocalSteps, CatchARankThatDiffersBehindAnAveraging) {
+TEST_F(LocalSteps, CatchARankThatDiffersAfterAnAveraging) {
   if (world().size() < 2) GTEST_SKIP() << "needs 2 ranks";
   config::TrainConfig c = local(4, "differs");
   c.check_every = 4;

@@ -315,7 +315,7 @@ TEST_F(Trace, EndsWithTheRun) {
   EXPECT_EQ(steps(read(c, 3), 0), from_to(3, 6));
 }
 
-TEST_F(Trace, IsRefusedBehindTheEndOfTheRunAndLeftOutBeforeItsStart) {
+TEST_F(Trace, IsRefusedBeyondTheEndOfTheRunAndLeftOutBeforeItsStart) {
   config::TrainConfig c = config();
   c.steps = 6;
   c.trace = {4, 7};

@@ -126,7 +126,7 @@ TEST_F(CudaKernel, SaysThatNoMemoryIsLeftForTheSlicesOfAProduct) {
   expect_error(ErrorKind::device, {"no GPU memory is left for "}, [&] { product.plan(trial); });
 }
 
-TEST_F(CudaKernel, KeepsNanBehindTheEpilogueSoThatDivergenceIsSeen) {
+TEST_F(CudaKernel, KeepsNanAfterTheEpilogueSoThatDivergenceIsSeen) {
   Bench bench;
   constexpr std::size_t kM = 128, kN = 384, kK = 2304;
   for (const ValueType type : kTypes) {

@@ -130,7 +130,7 @@ TEST_F(SameBits, NeedTheSameGraphsOnAllOfEightRanks) {
   }
 }
 
-TEST_F(SameBits, ComeBehindAStopOnRequest) {
+TEST_F(SameBits, ComeAfterAStopOnRequest) {
   const Process job = launch(2, train("stopped", "--steps 1000000"), "stopped.log");
   ASSERT_TRUE(wait_until(60.0, [] { return has_logged("stopped", 2); })) << job.output();
   const auto ranks = ranks_of(job.pid());
@@ -143,14 +143,14 @@ TEST_F(SameBits, ComeBehindAStopOnRequest) {
   expect_same_end("stopped");
 }
 
-TEST_F(SameBits, ComeBehindAStopInTime) {
+TEST_F(SameBits, ComeAfterAStopInTime) {
   const Outcome stopped = mpirun(2, train("in_time", "--steps 1000000 --stop-after 0.02"));
   EXPECT_EQ(stopped.code, 75) << stopped.output;
   EXPECT_GE(last_step("in_time"), 1);
   expect_same_end("in_time");
 }
 
-TEST_F(SameBits, ComeBehindARankThatWasKilled) {
+TEST_F(SameBits, ComeAfterARankThatWasKilled) {
   Process job = launch(2, train("killed", "--steps 1000000 --checkpoint-every 3"), "killed.log");
   ASSERT_TRUE(wait_until(60.0, [] { return has_logged("killed", 4); })) << job.output();
   const auto ranks = ranks_of(job.pid());

@@ -43,7 +43,7 @@ TEST_F(ServedGpuRuns, RefuseTwoWorkersWithOneGpu) {
   expect_refusal(mpirun(3, command), 6, "ranks 0 and 1 on ");
 }
 
-TEST_F(ServedGpuRuns, GoOnToTheSameBitsBehindAWorkerThatWasKilled) {
+TEST_F(ServedGpuRuns, GoOnToTheSameBitsAfterAWorkerThatWasKilled) {
   Process job = launch(3, served("lost", "--steps 1000000 --checkpoint-every 3"), "lost.log");
   ASSERT_TRUE(wait_until(60.0, [] { return has_logged("lost", 4); })) << job.output();
   const auto ranks = ranks_of(job.pid());

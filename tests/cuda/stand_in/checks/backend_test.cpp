@@ -111,7 +111,7 @@ TEST(Matmul, TakesNoWorkspaceThatIsNotThere) {
   EXPECT_GT(product.workspace_bytes(), 0u);
 }
 
-TEST(Matmul, PutsAReluBehindOneThatHidesNan) {
+TEST(Matmul, PutsAReluAfterOneThatHidesNan) {
   for (const bool hides : {false, true}) {
     for (const ValueType type : {ValueType::fp32, ValueType::bf16}) {
       if (hides) setenv("STAND_IN_FAULT", "relu", 1);

@@ -296,7 +296,7 @@ TEST_F(StandInDeathTest, FaultsWhenTheHostTouchesMemoryOfTheGpu) {
       "");
 }
 
-TEST_F(StandInDeathTest, NoticesAWriteBehindOrInFrontOfAnArrayWhenItIsFreed) {
+TEST_F(StandInDeathTest, NoticesAWriteAfterOrBeforeAnArrayWhenItIsFreed) {
   for (const std::ptrdiff_t place : {-1, 100}) {
     EXPECT_DEATH(
         {
@@ -310,7 +310,7 @@ TEST_F(StandInDeathTest, NoticesAWriteBehindOrInFrontOfAnArrayWhenItIsFreed) {
   }
 }
 
-TEST_F(StandInDeathTest, FaultsFarBehindAnArrayAndInOneThatWasFreed) {
+TEST_F(StandInDeathTest, FaultsFarBeyondAnArrayAndInOneThatWasFreed) {
   const auto write = [](bool freed) {
     const Stream stream = make_stream();
     auto* const bytes = allocate<unsigned char>(256);
