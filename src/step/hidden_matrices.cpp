@@ -49,6 +49,20 @@ bool changes_state(const engine::Task& task, const engine::UpdateBinding& update
   });
 }
 
+/// What other ranks run in place of a task of a rank's own matrix: nothing, or zeros for the sum of the moves. So all
+/// ranks have the same tasks, and a timeline of all ranks has one list of them.
+engine::Task task_of_others(const StepContext& context, const engine::Task& task,
+                            const engine::Matrix& matrix) {
+  std::byte* const moves = reinterpret_cast<std::byte*>(context.blocks.hidden.moves.data() + matrix.begin);
+  const engine::Bytes summed{moves, matrix.floats * sizeof(float)};
+  if (std::ranges::any_of(task.writes, [&](const auto& written) { return written.overlaps(summed); }))
+    return context.device.backend->copy_task(task.name, {{moves, context.blocks.zeros.data(), summed.size}});
+  engine::Task idle;
+  idle.name = task.name;
+  idle.start = [](engine::Lane&) {};
+  return idle;
+}
+
 }  // namespace
 
 void require_hidden_matrices(const evaluation::Network& network) {
@@ -133,7 +147,6 @@ model::ParamTable params_with_rates(const Plan& plan) {
 
 std::vector<engine::Task> matrix_tasks(const StepContext& context, const engine::UpdateBinding& update) {
   HiddenMatrices& hidden = context.blocks.hidden;
-  engine::Backend& backend = *context.device.backend;
   const int rank = context.plan.world.rank(), ranks = context.plan.world.size();
   std::vector<engine::Task> tasks;
   std::size_t first = update.end, last = update.begin;  // of the moves
@@ -145,12 +158,9 @@ std::vector<engine::Task> matrix_tasks(const StepContext& context, const engine:
       throw std::logic_error(concat("an update has a part of ", matrix.name));
     const bool mine = hidden.owners.empty() || hidden.owners[m] == rank;
     hidden.arena->rewind();
-    for (engine::Task& task : backend.matrix_tasks(update, matrix, *hidden.arena))
-      if (mine || changes_state(task, update, matrix)) tasks.push_back(std::move(task));
-    if (!mine) {
-      tasks.push_back(backend.copy_task(concat("muon clear ", matrix.name),
-                                        {{reinterpret_cast<std::byte*>(hidden.moves.data() + matrix.begin),
-                                          context.blocks.zeros.data(), matrix.floats * sizeof(float)}}));
+    for (engine::Task& task : context.device.backend->matrix_tasks(update, matrix, *hidden.arena)) {
+      tasks.push_back(mine || changes_state(task, update, matrix) ? std::move(task)
+                                                                  : task_of_others(context, task, matrix));
     }
     first = std::min(first, matrix.begin);
     last = std::max(last, end);

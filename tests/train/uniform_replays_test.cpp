@@ -39,6 +39,13 @@ class UniformReplays : public RunTest {
   }
 
  private:
+  /// A timeline has one list of tasks for all ranks.
+  static std::string tasks_of(const engine::StepProgram& program) {
+    std::string names;
+    for (const engine::Task& task : program.tasks()) names += task.name + '\n';
+    return concat(", ", program.tasks().size(), " tasks ", std::hash<std::string>()(names));
+  }
+
   static std::string exchanges_of(const engine::StepProgram& program, bool look) {
     std::string text;
     for (const engine::Task& task : program.tasks()) {
@@ -56,7 +63,8 @@ class UniformReplays : public RunTest {
       const engine::Observation& now = (*seen)->observation();
       const engine::StepProgram& program = (*seen)->program();
       lines += concat(program.name(), " x ", times, now.look ? ", observed" : "",
-                      now.recorder != nullptr ? ", recorded" : "", exchanges_of(program, now.look), '\n');
+                      now.recorder != nullptr ? ", recorded" : "", tasks_of(program),
+                      exchanges_of(program, now.look), '\n');
     });
     *seen = counter.get();
     return counter;
@@ -64,8 +72,13 @@ class UniformReplays : public RunTest {
 };
 
 TEST_F(UniformReplays, HappenOnAllRanksThatShareACommunicator) {
-  for (const auto update :
-       {comm::UpdateKind::all_reduce, comm::UpdateKind::local, comm::UpdateKind::server}) {
+  struct Case {
+    comm::UpdateKind update;
+    optim::OptimizerKind optimizer = optim::OptimizerKind::sgd;
+  };
+  for (const auto& [update, optimizer] :
+       {Case{comm::UpdateKind::all_reduce}, Case{comm::UpdateKind::local}, Case{comm::UpdateKind::server},
+        Case{comm::UpdateKind::all_reduce, optim::OptimizerKind::muon}}) {
     const int servers = update == comm::UpdateKind::server ? 1 : 0, workers = world().size() - servers;
     if (workers == 0) continue;
     config::TrainConfig c = config();
@@ -73,7 +86,9 @@ TEST_F(UniformReplays, HappenOnAllRanksThatShareACommunicator) {
     if (servers > 0) c.servers = servers;
     if (update == comm::UpdateKind::local) c.local.steps = 2;
     c.batch_size = 12 / workers;
-    c.run_dir = path(std::string(to_string(update)));
+    c.optimizer.kind = optimizer;
+    if (optimizer == optim::OptimizerKind::muon) c.share_matrices = comm::Share::on;
+    c.run_dir = path(concat(to_string(update), "_", to_string(optimizer)));
     c.summary_every = 4;
     c.graph_steps = 2;
     c.log_every = 6;
@@ -83,7 +98,7 @@ TEST_F(UniformReplays, HappenOnAllRanksThatShareACommunicator) {
       c.trace = {static_cast<std::uint64_t>(steps - 1), static_cast<std::uint64_t>(steps)};
       lines += launches_of(c);
     }
-    SCOPED_TRACE(to_string(update));
+    SCOPED_TRACE(c.run_dir);
     expect_equal_lines(lines, 0, workers);
     if (world().rank() > 0) continue;
     for (const char* const part : {", observed", ", recorded"})
