@@ -129,16 +129,18 @@ void take(CLI::App& app, const std::vector<TomlItem>& items, const std::string& 
   }
 }
 
-/// Drops blocks whose first option is already set to another value.
+/// Without the later lines of blocks whose first option has another value or is replaced by its rival.
 std::vector<TomlItem> without_replaced_blocks(const CLI::App& app, const std::vector<TomlItem>& items) {
   std::vector<TomlItem> kept;
   bool replaced = false;
   for (std::size_t i = 0; i < items.size(); ++i) {
-    if (i == 0 || items[i].line != items[i - 1].line + 1) {
+    const bool is_first = i == 0 || items[i].line != items[i - 1].line + 1;
+    if (is_first) {
       const std::string name = "--" + items[i].key;
-      replaced = is_given(app, name) && app.get_option(name)->results().back() != items[i].value;
+      replaced = replaced_by(app, name) != nullptr ||
+                 (is_given(app, name) && app.get_option(name)->results().back() != items[i].value);
     }
-    if (!replaced) kept.push_back(items[i]);
+    if (is_first || !replaced) kept.push_back(items[i]);
   }
   return kept;
 }

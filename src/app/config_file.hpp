@@ -29,8 +29,8 @@ void name_sources(const Places& places, const std::function<void()>& action);
 Places read_config(CLI::App& app);
 
 /// The same from a recipe for options that are still unset; records their sources. Consecutive lines of a
-/// recipe are a block: if its first option has another value, the whole block is dropped (for example, the
-/// boundaries of a replaced schedule).
+/// recipe are a block: if its first option has another value or is replaced by its rival, the others are dropped (the
+/// boundaries of a replaced schedule, the tail of a run of another length).
 void take_recipe(CLI::App& app, const Recipe& recipe, Places& places);
 
 /// The same for an optimizer chosen on the command line or in the file whose usual rate is another one than the models'.

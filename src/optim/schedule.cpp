@@ -136,13 +136,18 @@ Schedule::Schedule(const ScheduleSpec& spec) : spec_(spec) {
         static_cast<std::uint64_t>(std::llround(fraction * static_cast<double>(spec.total_steps)));
   }
   if (ends_with_the_run(spec.kind) && rule_.warmup_steps >= rule_.total_steps) {
-    const std::string tail_text =
-        tail > 0 ? fmt::format(" and --tail-epochs {:g} {}", spec.tail_epochs, tail) : std::string();
-    throw Error(ErrorKind::usage,
-                fmt::format("--warmup-epochs {:g} is {} steps{}, but the run has {}, and --schedule {} needs "
-                            "steps after them; warm up for less or train longer",
-                            spec.warmup_epochs, rule_.warmup_steps, tail_text, spec.total_steps,
-                            to_string(spec.kind)));
+    std::string taken, remedy = "train longer";
+    if (rule_.warmup_steps > 0) {
+      taken = fmt::format("--warmup-epochs {:g} takes {} steps", spec.warmup_epochs, rule_.warmup_steps);
+      remedy = "warm up for less or train longer";
+    }
+    if (tail > 0) {
+      taken += fmt::format("{}--tail-epochs {:g} takes {} steps", taken.empty() ? "" : " and ",
+                           spec.tail_epochs, tail);
+      remedy += ", or give --tail-epochs off";
+    }
+    throw Error(ErrorKind::usage, fmt::format("{}, but the run has {}, and --schedule {} needs more; {}",
+                                              taken, spec.total_steps, to_string(spec.kind), remedy));
   }
 }
 

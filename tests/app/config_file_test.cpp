@@ -44,6 +44,10 @@ TEST_F(Programs, LetOptionsReplaceWhatAModelBrings) {
   expect(printed("--batch-size 32"), {"batch-size=32", "global-batch=\"auto\""});
   expect(printed("--accumulate 4"), {"batch-size=128", "accumulate=4", "global-batch=\"auto\""});
   expect(printed("--steps 10"), {"steps=10", "# epochs=163.84"});
+  for (const std::string length : {"", "--epochs 8.875", "--epochs 10", "--steps 10"}) {
+    const bool is_same = !contains(length, "10");
+    expect(printed("--model fast94 " + length), {is_same ? "tail-epochs=\"0.375\"" : "tail-epochs=\"off\""});
+  }
   // A file overrides the recipe.
   write_file(file("c.toml"), "model = \"resnet20\"\nschedule = \"cosine\"\n");
   const Outcome from_file = run_command(kTrain + " --print-config --config " + file("c.toml"));

@@ -243,7 +243,17 @@ TEST(Schedule, RefusesNonsenseAndNamesTheOption) {
         s.kind = ScheduleKind::cosine, s.warmup_epochs = 1.0, s.samples = 1000, s.global_batch = 100,
         s.total_steps = 10;
       },
-      "--warmup-epochs 1 is 10 steps, but the run has 10");
+      "--warmup-epochs 1 takes 10 steps, but the run has 10, and --schedule cosine needs more; warm up for "
+      "less or "
+      "train longer");
+  expect_refused(
+      [](ScheduleSpec& s) {
+        s.kind = ScheduleKind::linear, s.tail_epochs = 0.5, s.samples = 1000, s.global_batch = 100,
+        s.total_steps = 5;
+      },
+      "--tail-epochs 0.5 takes 5 steps, but the run has 5, and --schedule linear needs more; train longer, "
+      "or give "
+      "--tail-epochs off");
   expect_refused([](ScheduleSpec& s) { s.kind = ScheduleKind::one_cycle, s.total_steps = 100; },
                  "--warmup-epochs must be above 0 with --schedule one-cycle");
 }
