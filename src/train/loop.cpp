@@ -203,7 +203,7 @@ void Loop::change_program() {
   });
   if (traces) recording_->trace_next();
   recording_->trace_rest(rest);
-  view_.event(concat("step ", launched(), ": from here on ", text));
+  view_.event(concat("after step ", launched(), ": ", text));
   enter(comm::Activity::training);
   reporter_.begin_interval(launched());
 }

@@ -113,6 +113,15 @@ TEST_F(Bench, LimitsHowLongOpenMpsThreadsSpinUnlessTheEnvironmentSaysIt) {
   EXPECT_FALSE(contains(environment_of("OMP_WAIT_POLICY=passive", 2), limited));
 }
 
+TEST_F(Bench, KeepsItsNameWhenItRestartsItself) {
+  const std::string command =
+      concat("env -u GOMP_SPINCOUNT ", test::kBench,
+             " step --device cpu --batch-size 2 --rounds 1 --seconds 0.2 --threads 2 ",
+             "> /dev/null 2>&1 & while name=$(cat /proc/$!/comm 2> /dev/null); do ",
+             "last=$name; sleep 0.01; done; wait $! && echo $last");
+  EXPECT_EQ(test::run_command(command).output, "cifar_mpi_bench\n");
+}
+
 TEST_F(Bench, UsesNoMoreInstructionsThanItIsLetTo) {
   const auto step = [](const std::string& options) {
     return test::run_command(concat(test::kBench,

@@ -46,7 +46,7 @@ TEST_F(Programs, LetOptionsReplaceWhatAModelBrings) {
   expect(printed("--steps 10"), {"steps=10", "# epochs=163.84"});
   for (const std::string length : {"", "--epochs 8.875", "--epochs 10", "--steps 10"}) {
     const bool is_same = !contains(length, "10");
-    expect(printed("--model fast94 " + length), {is_same ? "tail-epochs=\"0.375\"" : "tail-epochs=\"off\""});
+    expect(printed("--model fast94 " + length), {is_same ? "tail-epochs=0.375" : "tail-epochs=\"off\""});
   }
   // A file overrides the recipe.
   write_file(file("c.toml"), "model = \"resnet20\"\nschedule = \"cosine\"\n");
