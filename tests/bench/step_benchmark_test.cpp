@@ -100,15 +100,16 @@ TEST(StepBenchmark, HasTheSameBitsInEachRunAndOthersFromOtherKernels) {
   EXPECT_NE(benchmark(limits, "tutorial", engine::ConvMethod::direct).bits, bits);
 }
 
-/// The backend, whose runners call `note` before each launch.
+/// The backend, whose first runner calls `note` before each launch.
 class NotedBackend final : public test::BackendWrapper {
  public:
   NotedBackend(std::unique_ptr<engine::Backend> real, std::function<void(int)> note)
       : BackendWrapper(std::move(real)), note_(std::move(note)) {}
   std::unique_ptr<engine::Runner> runner(engine::StepProgram program, engine::RunnerKind kind,
                                          std::vector<engine::Bytes> regions) override {
-    return std::make_unique<test::LaunchCounter>(
-        BackendWrapper::runner(std::move(program), kind, std::move(regions)), note_);
+    auto made = BackendWrapper::runner(std::move(program), kind, std::move(regions));
+    if (!note_) return made;
+    return std::make_unique<test::LaunchCounter>(std::move(made), std::exchange(note_, nullptr));
   }
 
  private:
