@@ -204,9 +204,9 @@ class NetworkRun : public NetworkData {
   }
 };
 
-/// How much more rounding moves each gradient than relative_tolerance assumes: a layer passes a relative error on at its
-/// size, but if terms cancel, or if a softmax reads large logits, at a multiple. Measured on the reference, of which every
-/// value is off by one rounding of fp32 up or down, at random.
+/// How much more rounding moves each gradient than relative_tolerance assumes. It assumes that a layer passes a relative
+/// error on at its size. The error grows if terms cancel or a softmax reads large logits. Measured with references in which
+/// each value is off by one rounding of fp32, up or down at random.
 inline std::vector<double> error_growths(const NetworkRun& run, const reference::LossAndGradients& exact) {
   constexpr std::uint64_t kDraws = 10;
   constexpr double kEps = 0x1.0p-24;
