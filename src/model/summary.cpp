@@ -56,12 +56,18 @@ std::string summary(const NetSpec& net) {
     all += operation.forward.nominal;
   }
   std::int64_t trained = 0;
-  for (const Param& param : table) trained += param.role == ParamRole::trained ? param.shape.count() : 0;
-  return concat("model ", net.name, ", ", net.classes, " classes\n", lines_of(rows),
-                "parameters: ", param_count(table), ", of these trained: ", trained, "\nper image: ",
-                fmt::format("{:.1f} MFLOP forward, {:.1f} MFLOP a training step", all * 1e-6,
-                            training_flops(net).nominal * 1e-6),
-                " (every tap counted; a multiply-add is two)\n");
+  std::uint64_t frozen_at = 0;
+  for (const Param& param : table) {
+    trained += param.role == ParamRole::trained ? param.shape.count() : 0;
+    frozen_at = std::max(frozen_at, param.steps);
+  }
+  const auto step_mflop = [&](std::uint64_t done) { return training_flops(net, done).nominal * 1e-6; };
+  return concat(
+      "model ", net.name, ", ", net.classes, " classes\n", lines_of(rows), "parameters: ", param_count(table),
+      ", of these trained: ", trained, "\nper image: ",
+      fmt::format("{:.1f} MFLOP forward, {:.1f} MFLOP a training step", all * 1e-6, step_mflop(frozen_at)),
+      frozen_at > 0 ? fmt::format(", {:.1f} in each of the first {}", step_mflop(0), frozen_at) : "",
+      " (every tap counted; a multiply-add is two)\n");
 }
 
 }  // namespace cifar_mpi::model

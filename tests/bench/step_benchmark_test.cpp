@@ -3,9 +3,17 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <thread>
+#include <utility>
+#include <vector>
 
 #include "cifar_mpi/cpu/backend.hpp"
 #include "cifar_mpi/model/net_spec.hpp"
+#include "support/backend_wrapper.hpp"
+#include "support/launch_counter.hpp"
 #include "support/mpi_world.hpp"
 
 namespace cifar_mpi::bench {
@@ -90,6 +98,64 @@ TEST(StepBenchmark, HasTheSameBitsInEachRunAndOthersFromOtherKernels) {
   const std::uint64_t bits = benchmark(limits).bits;
   EXPECT_EQ(benchmark(limits).bits, bits);
   EXPECT_NE(benchmark(limits, "tutorial", engine::ConvMethod::direct).bits, bits);
+}
+
+/// The backend, whose first runner calls `note` before each launch.
+class NotedBackend final : public test::BackendWrapper {
+ public:
+  NotedBackend(std::unique_ptr<engine::Backend> real, std::function<void(int)> note)
+      : BackendWrapper(std::move(real)), note_(std::move(note)) {}
+  std::unique_ptr<engine::Runner> runner(engine::StepProgram program, engine::RunnerKind kind,
+                                         std::vector<engine::Bytes> regions) override {
+    auto made = BackendWrapper::runner(std::move(program), kind, std::move(regions));
+    if (!note_) return made;
+    return std::make_unique<test::LaunchCounter>(std::move(made), std::exchange(note_, nullptr));
+  }
+
+ private:
+  std::function<void(int)> note_;
+};
+
+struct Launched {
+  int before = 0;  ///< the first round
+  int in_round = 0;
+};
+/// Of a benchmark of one round, in which launches [slow, slow + 2) take half a second more.
+Launched launches_of(int slow) {
+  Launched launched;
+  int all = 0;
+  StepBenchmarkConfig config;
+  config.batch_size = 2;
+  config.threads = 1;
+  config.precision = engine::Precision::fp32;
+  config.rounds = 1;
+  config.round_s = 0.2;
+  benchmark_step(
+      config, test::test_world(),
+      [&](const engine::BackendOptions& options) {
+        comm::Platform platform = comm::on_host(cpu::make_backend(options));
+        platform.backend = std::make_unique<NotedBackend>(std::move(platform.backend), [&, slow](int) {
+          if (all == slow || all == slow + 1) std::this_thread::sleep_for(std::chrono::milliseconds(500));
+          ++all;
+        });
+        return platform;
+      },
+      [&](engine::Precision, int, double) {
+        launched.before = all;
+        return engine::RooflineLimits{.flops = 1e12};
+      });
+  launched.in_round = all - launched.before;
+  return launched;
+}
+
+/// Two trials of two launches each precede the rounds.
+TEST(StepBenchmark, HasRoundsOfTheLengthThatTheFasterOfTwoTrialsGives) {
+  const int before = launches_of(-2).before;
+  for (const int trial : {before - 4, before - 2}) {
+    const Launched launched = launches_of(trial);
+    EXPECT_EQ(launched.before, before);
+    EXPECT_GT(launched.in_round, 1) << "which a step of 0.5 s would give";
+  }
 }
 
 TEST(StepBenchmark, HoldsEachTaskAgainstTheLimitThatItMeetsFirst) {

@@ -245,6 +245,19 @@ TEST(Catalog, HoldsTheNetworkOfFewEpochs) {
   // published network, and a forward and a weight-gradient pass of the whitening, 0.55 each
   EXPECT_NEAR(training_flops(net).nominal * 1e-6, 681.0 + 27.0, 2.0);
   EXPECT_NEAR(training_flops(net).in_image * 1e-6, 582.0 + 26.0, 3.0);
+  // side of the output, kernel, channels; a place computes 2 · kernel² · in · out
+  double all = 2.0 * 256 * 10;
+  const double whitening = 2.0 * 31 * 31 * (2 * 2 * 3) * 24, first = 2.0 * 31 * 31 * (3 * 3 * 24) * 64;
+  for (const double conv :
+       {whitening, first, 2.0 * 15 * 15 * (9 * 64) * 64, 2.0 * 15 * 15 * (9 * 64) * 256,
+        2.0 * 7 * 7 * (9 * 256) * 256, 2.0 * 7 * 7 * (9 * 256) * 256, 2.0 * 3 * 3 * (9 * 256) * 256})
+    all += conv;
+  EXPECT_EQ(training_flops(net).nominal, 3 * all - whitening) << "no gradient of the images";
+  EXPECT_EQ(training_flops(net, 7).nominal, 3 * all - 2 * whitening - first);
+  EXPECT_NE(
+      summary(net).find("236.3 MFLOP forward, 681.2 MFLOP a training step, 708.3 in each of the first 7 ("),
+      std::string::npos)
+      << summary(net);
   std::vector<std::string> frozen;
   for (const Param& param : table) {
     if (param.role == ParamRole::frozen) frozen.push_back(param.name);

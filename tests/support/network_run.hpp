@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <memory>
 #include <tuple>
 #include <utility>
@@ -202,8 +204,39 @@ class NetworkRun : public NetworkData {
   }
 };
 
+/// How much more rounding moves each gradient than relative_tolerance assumes. It assumes that a layer passes a relative
+/// error on at its size. The error grows if terms cancel or a softmax reads large logits. Measured with references in which
+/// each value is off by one rounding of fp32, up or down at random.
+inline std::vector<double> error_growths(const NetworkRun& run, const reference::LossAndGradients& exact) {
+  constexpr std::uint64_t kDraws = 10;
+  constexpr double kEps = 0x1.0p-24;
+  std::vector<double> squares(run.table.size()), growths;
+  for (std::uint64_t draw = 0; draw < kDraws; ++draw) {
+    std::uint32_t array = 0;
+    const auto rounded = run.wanted([&](reference::Array values) {
+      ++array;
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        const bool up = (random4(draw, RandomPurpose::synthetic, i, array)[0] & 1) != 0;
+        values[i] *= 1.0 + (up ? kEps : -kEps);
+      }
+      return values;
+    });
+    for (std::size_t p = 0; p < squares.size(); ++p) {
+      if (exact.grads[p].empty()) continue;
+      const double distance = reference::gradient_distance(run.table, rounded.grads[p], exact.grads, p);
+      squares[p] += distance * distance / kDraws;
+    }
+  }
+  const double assumed = kEps * reference::layers_passed(run.spec.net);
+  for (const double square : squares) growths.push_back(std::max(1.0, std::sqrt(square) / assumed));
+  return growths;
+}
+
+/// `tolerance` holds for layers that pass relative errors on at their size; in fp32 it grows where they do not.
 inline void expect_reference_gradients(const NetworkRun& run, const reference::LossAndGradients& wanted,
                                        double tolerance) {
+  // Of 2588 gradients of 300 random networks, 13 have one above 2, and none above 10.
+  constexpr double kMostGrowth = 20.0;
   const model::NetSpec& net = run.spec.net;
   const std::string name = concat(net.name, ", ", to_string(run.spec.precision), ", batch ", run.spec.batch);
   const std::vector<float> reduced = run.reduced();
@@ -212,10 +245,15 @@ inline void expect_reference_gradients(const NetworkRun& run, const reference::L
       << name;
   EXPECT_EQ(static_cast<double>(reduced[engine::ControlLayout::samples]), run.spec.batch) << name;
   const reference::Params found = run.gradients();
+  std::vector<double> growths;
   for (std::size_t p = 0; p < found.size(); ++p) {
     if (run.table[p].role == model::ParamRole::frozen) continue;
-    EXPECT_LE(reference::gradient_distance(run.table, found[p], wanted.grads, p), tolerance)
-        << name << ": " << run.table[p].name;
+    const double distance = reference::gradient_distance(run.table, found[p], wanted.grads, p);
+    if (distance > tolerance && run.spec.precision == engine::Precision::fp32 && growths.empty())
+      growths = error_growths(run, wanted);
+    const double growth = growths.empty() ? 1.0 : growths[p];
+    EXPECT_LT(growth, kMostGrowth) << name << ": little but rounding is left of " << run.table[p].name;
+    EXPECT_LE(distance, growth * tolerance) << name << ": " << run.table[p].name;
   }
 }
 

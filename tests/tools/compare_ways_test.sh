@@ -138,6 +138,13 @@ RefusesNonsense() {
   says "not 'ring'"
   run 2 --build "$here/nothing"
   says 'there is no cifar_mpi_bench'
+  run 2 --part forecast
+  says 'there is no cifar_mpi_report'
+  rm "$fake/build/cifar_mpi_train"
+  for part in accuracy both; do
+    run 2 --part "$part"
+    says 'there is no cifar_mpi_train'
+  done
   for rates in 0gbit 10gbit,fast; do
     run 2 --part speed --rates "$rates"
     says "must be speeds like 10gbit or none, separated by commas, not '${rates#*,}'"

@@ -122,6 +122,8 @@ TEST_F(CudaNetwork, HasTheReferenceGradientsOfRandomGraphs) {
   const auto backend = make_backend({});
   std::vector<model::NetSpec> nets{test::network_with_frozen_layers()};
   for (std::uint64_t seed = 0; seed < 100; ++seed) nets.push_back(test::RandomNetwork(seed).make());
+  // of 300 the ones with the largest errors: terms that cancel
+  for (const std::uint64_t seed : {277, 290}) nets.push_back(test::RandomNetwork(seed).make());
   for (const model::NetSpec& net : nets) {
     TrainingRun run(*backend, {.net = net, .batch = 3});
     auto program = run.gradient_program();

@@ -9,6 +9,7 @@
 #include "cuda/control.hpp"
 #include "cuda/device/gpu.hpp"
 #include "cuda/device_runner.hpp"
+#include "cuda/host_link.hpp"
 #include "cuda/lane.hpp"
 
 /// The times of tasks that runners report.
@@ -62,6 +63,22 @@ TEST_F(CudaRunner, HoldsAStreamForAFewMicroseconds) {
     check(cudaEventElapsedTime(&milliseconds, begin.get(), end.get()), "a test");
     EXPECT_GE(1e-3 * static_cast<double>(milliseconds), kHeldSeconds - 2e-6);
     EXPECT_LT(milliseconds, 60'000.0f);
+  }
+}
+
+TEST_F(CudaRunner, OpensAGateByItselfAfterTwentyMilliseconds) {
+  Bench bench;
+  Gate gate;
+  const Event begin = make_event(true), end = make_event(true);
+  for (const std::size_t tasks : {2, 5000}) {
+    check(cudaEventRecord(begin.get(), bench.stream), "a test");
+    gate.close(bench.stream, tasks);
+    check(cudaEventRecord(end.get(), bench.stream), "a test");
+    bench.sync();
+    float milliseconds = 0.0f;
+    check(cudaEventElapsedTime(&milliseconds, begin.get(), end.get()), "a test");
+    EXPECT_GE(milliseconds, tasks == 2 ? 1.9f : 19.0f);
+    EXPECT_LT(milliseconds, 2500.0f) << "of 5000 without the limit, beside other work";
   }
 }
 
