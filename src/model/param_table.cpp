@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "cifar_mpi/base/random.hpp"
+#include "cifar_mpi/base/random_normals.hpp"
 
 namespace cifar_mpi::model {
 namespace {
@@ -90,9 +91,8 @@ void fill_initial(const Param& param, std::uint64_t seed, std::span<float> value
     std::ranges::fill(values, param.constant);
     return;
   }
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    values[i] = param.stddev * truncated_normal(seed, param.seed_index, i);
-  }
+  truncated_normals(seed, param.seed_index, values);
+  for (float& value : values) value *= param.stddev;
 }
 
 }  // namespace cifar_mpi::model

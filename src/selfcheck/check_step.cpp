@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "cifar_mpi/base/random.hpp"
+#include "cifar_mpi/base/random_normals.hpp"
 #include "cifar_mpi/comm/all_reduce_update.hpp"
 #include "cifar_mpi/step/no_exchange.hpp"
 
@@ -43,8 +44,9 @@ std::vector<run::NamedTensor> draw_weights(const model::ParamTable& params, std:
     const std::int64_t inputs = shape.rank() == 1 ? 16 : shape.count() / shape[shape.rank() - 1];
     const float scale = 1.0f / std::sqrt(static_cast<float>(inputs));
     std::vector<float> values(static_cast<std::size_t>(shape.count()));
+    truncated_normals(draw, param.seed_index, values);
     for (std::size_t i = 0; i < values.size(); ++i) {
-      values[i] = scale * truncated_normal(draw, param.seed_index, i);
+      values[i] *= scale;
       if (param.part == model::ParamPart::scale) values[i] += 1.0f;
       if (param.part == model::ParamPart::variance) values[i] = 0.5f + std::abs(values[i]);
       if (off == 0.0) continue;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cifar_mpi/base/random.hpp"
+#include "cifar_mpi/base/random_normals.hpp"
 #include "cifar_mpi/lower/tower.hpp"
 #include "reference/reference.hpp"
 
@@ -81,8 +82,9 @@ inline void draw_params(const lower::Tower& tower, const model::ParamTable& tabl
     const std::int64_t inputs = shape.rank() == 1 ? 16 : shape.count() / shape[shape.rank() - 1];
     const float size = scale / std::sqrt(static_cast<float>(inputs));
     std::vector<float> values(static_cast<std::size_t>(shape.count()));
+    truncated_normals(21, static_cast<std::uint32_t>(p), values);
     for (std::size_t i = 0; i < values.size(); ++i) {
-      values[i] = size * truncated_normal(21, static_cast<std::uint32_t>(p), i);
+      values[i] *= size;
       if (table[p].part == model::ParamPart::scale) values[i] += 1.0f;
       if (table[p].part == model::ParamPart::variance) values[i] = 0.5f + std::abs(values[i]);
       if (ulps == 0.0) continue;
