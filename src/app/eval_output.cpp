@@ -250,7 +250,7 @@ void write_predictions(const std::string& path, const EvaluatedCheckpoint& check
                        const std::vector<std::string>& files) {
   if (path.ends_with(".h5")) return write_hdf5(path, checkpoint, evaluation, labels, files);
   const std::string text = predictions_csv(evaluation, labels, files);
-  write_atomically(path, std::as_bytes(std::span(text)));
+  write_atomically(path, text);
 }
 
 }  // namespace cifar_mpi::app

@@ -249,10 +249,6 @@ void check(const report::Timeline& timeline) {
     refuse("no step was recorded on all ranks; record a run with more steps");
 }
 
-void write(const std::string& path, const std::string& text) {
-  write_atomically(path, std::as_bytes(std::span(text)));
-}
-
 }  // namespace
 
 std::vector<std::string> forecast(const report::Timeline& timeline, const Request& request) {
@@ -286,11 +282,11 @@ std::vector<std::string> export_step(const report::Timeline& timeline, const Req
   const ExportedStep step = forecaster.exported(ranks);
   std::vector<std::string> lines;
   if (!request.goal.empty()) {
-    write(request.goal, goal_schedule(step));
+    write_atomically(request.goal, goal_schedule(step));
     lines.push_back(fmt::format("{:<14}  {}", "GOAL", request.goal));
   }
   if (request.chakra.empty()) return lines;
-  for (int r = 0; r < ranks; ++r) write(trace_path(r), chakra_trace(step, r));
+  for (int r = 0; r < ranks; ++r) write_atomically(trace_path(r), chakra_trace(step, r));
   lines.push_back(
       fmt::format("{:<14}  {}.0.et to {}.{}.et", "Chakra", request.chakra, request.chakra, ranks - 1));
   return lines;

@@ -100,7 +100,7 @@ std::uint64_t cut_back(const DirectoryEntry& entry, std::uint64_t step, bool eva
     changed = changed || !keep;
     return true;
   });
-  if (changed) write_atomically(entry, std::as_bytes(std::span(kept)));
+  if (changed) write_atomically(entry, kept);
   return reached;
 }
 

@@ -355,8 +355,7 @@ RunLock::~RunLock() {
 
 void RunLock::sign() {
   try {
-    const std::string text = to_text(me_);
-    write_atomically(lock_, std::as_bytes(std::span(text)));
+    write_atomically(lock_, to_text(me_));
     signed_ = true;
   } catch (const Error&) {  // there is still no space
   }

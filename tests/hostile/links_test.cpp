@@ -83,7 +83,7 @@ void write_run(const Directory& run, std::uint64_t step, const std::string& mark
   report::SummaryHistory history;
   history.lacks(mark);
   history.write(run / "summaries.h5");
-  write_atomically(run / "config.toml", std::as_bytes(std::span(mark)));
+  write_atomically(run / "config.toml", mark);
   run::write_self_check(run, {run::SelfCheckResult::passed, "key", "now", mark});
 }
 
