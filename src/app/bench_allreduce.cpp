@@ -77,13 +77,6 @@ void print(const Log& log, const AllReduceBenchmark& benchmark, const comm::Worl
 
 constexpr std::string_view kSumsBegin = "{\"device\": ";
 
-void write_json(const AllReduceOptions& options, const AllReduceBenchmark& benchmark) {
-  std::string text;
-  for (const AllReduceTiming& t : benchmark.timings)
-    text += to_json(t, benchmark.nodes, options.device) + "\n";
-  write_atomically(options.json, std::as_bytes(std::span(text)));
-}
-
 /// Properties that only the communication module knows for host arrays.
 void check_on_host(const AllReduceOptions& options) {
   const char* const of_gpus = options.share_gpus                 ? "--share-gpus"
@@ -195,18 +188,15 @@ void check(AllReduceOptions& options) {
 }
 
 int bench_all_reduce(const AllReduceOptions& options, comm::World& world) {
-  world.together([&] {  // fails before the measurement
-    if (world.rank() != 0 || options.json.empty()) return;
-    require_like_or_nothing(options.json, kSumsBegin, "a file of cifar_mpi_bench allreduce", "--json");
-    require_writable(options.json);
-  });
+  prepare_json(world, options.json, kSumsBegin, "a file of cifar_mpi_bench allreduce");
   const bool on_gpus = takes_cuda(options.device);
   const AllReduceBenchmark benchmark =
       on_gpus ? measure_on_gpus(options, world) : comm::benchmark_all_reduce(options.config, world);
   print(Log(world.rank()), benchmark, world, !on_gpus);
-  world.together([&] {
-    if (world.rank() == 0 && !options.json.empty()) write_json(options, benchmark);
-  });
+  std::string json;
+  for (const AllReduceTiming& t : benchmark.timings)
+    json += to_json(t, benchmark.nodes, options.device) + "\n";
+  write_json(world, options.json, json);
   const bool exact =
       std::ranges::all_of(benchmark.timings, [](const AllReduceTiming& t) { return t.wrong == 0; });
   return exact ? 0 : exit_code(ErrorKind::internal);

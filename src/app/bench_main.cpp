@@ -172,10 +172,8 @@ int bench_step(StepOptions& options, comm::World& world) {
     cpu::limit_instructions(find_name<cpu::InstructionSet>(options.isa).value());
     app::check_collective(options.config.all_reduce, app::takes_cuda(options.device),
                           concat("--device ", options.device));
-    if (world.rank() != 0 || options.json.empty()) return;  // before the measurement:
-    require_like_or_nothing(options.json, kStepBegin, "a file of cifar_mpi_bench step", "--json");
-    require_writable(options.json);
   });
+  app::prepare_json(world, options.json, kStepBegin, "a file of cifar_mpi_bench step");
   const bool on_gpu = app::takes_cuda(options.device);
   const auto measure_limits = [on_gpu](engine::Precision precision, int threads, double seconds) {
     if (!on_gpu) {
@@ -194,10 +192,7 @@ int bench_step(StepOptions& options, comm::World& world) {
     print(log, result);
     json += to_json(result);
   }
-  world.together([&] {
-    if (world.rank() == 0 && !options.json.empty())
-      write_atomically(options.json, std::as_bytes(std::span(json)));
-  });
+  app::write_json(world, options.json, json);
   return 0;
 }
 

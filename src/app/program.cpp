@@ -267,6 +267,21 @@ void prepare_output(const std::string& path, bool force) {
   require_writable(path);
 }
 
+void prepare_json(const comm::World& world, const std::string& path, std::string_view begins,
+                  std::string_view what) {
+  world.together([&] {
+    if (world.rank() != 0 || path.empty()) return;
+    require_like_or_nothing(path, begins, what, "--json");
+    require_writable(path);
+  });
+}
+
+void write_json(const comm::World& world, const std::string& path, std::string_view text) {
+  world.together([&] {
+    if (world.rank() == 0 && !path.empty()) write_atomically(path, text);
+  });
+}
+
 std::string find_dataset(const std::string& given) {
   namespace fs = std::filesystem;
   if (!given.empty()) return given;
