@@ -149,6 +149,11 @@ std::map<std::string, std::vector<std::string>> lines_by_size(const std::string&
   return lines;
 }
 
+bool concerns_sums(const std::string& setting) {
+  return setting == "update" || setting == "all-reduce" || setting == "bucket MiB" ||
+         setting == "nccl algorithm";
+}
+
 }  // namespace
 
 std::optional<FoundCheckpoint> newest_valid_checkpoint(const Directory& run, const Log& log) {
@@ -288,15 +293,6 @@ std::string require_same_run(const RunFingerprint& found, const StartRequest& as
   }
   return changes;
 }
-
-namespace {
-
-bool concerns_sums(const std::string& setting) {
-  return setting == "update" || setting == "all-reduce" || setting == "bucket MiB" ||
-         setting == "nccl algorithm";
-}
-
-}  // namespace
 
 std::vector<ChangedSetting> changed_settings(const RunFingerprint& then, const RunFingerprint& now) {
   const auto *ranks_then = find_item(then, "ranks"), *ranks_now = find_item(now, "ranks");

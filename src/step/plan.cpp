@@ -21,6 +21,45 @@ bool computes_on_cpu(const Plan& plan, const engine::Backend& backend) {
 /// The minimum over all ranks, so that all plan the same kernels.
 int fair_threads(const comm::World& world) { return std::ranges::min(world.gather(world.fair_threads())); }
 
+/// The network for images of another size. Throws Error{usage} if it has other parameters there.
+model::NetSpec smaller_network(const Plan& plan, int pixels) {
+  const Extent input{pixels, pixels, plan.network.net.input.channels};
+  const std::string here = concat("--image-size: model ", plan.config.model,
+                                  " cannot be trained with images of ", pixels, " pixels: ");
+  const char* const advice = "; give --image-size full, or other sizes";
+  model::NetSpec net;
+  try {
+    net = model::make_model(plan.config.model, input, plan.network.net.classes);
+  } catch (const Error& error) {
+    throw Error(ErrorKind::usage, here, error.what(), advice);
+  }
+  const model::ParamTable params = model::make_param_table(net);
+  for (std::size_t p = 0; p < plan.network.params.size(); ++p) {
+    const model::Param& full = plan.network.params[p];
+    if (p < params.size() && params[p].name == full.name && params[p].shape == full.shape) continue;
+    throw Error(ErrorKind::usage, here, "the parameters of ", full.name, " depend on the size", advice);
+  }
+  return net;
+}
+
+void require_batch_norm(const model::NetSpec& net) {
+  for (const model::Operation& operation : net.operations) {
+    if (std::holds_alternative<model::BatchNorm>(operation.layer)) return;
+  }
+  throw Error(ErrorKind::usage, "--sync-batch-norm has no effect: model ", net.name,
+              " has no BatchNorm; leave it out");
+}
+
+/// The steps after which parameters no longer train and programs leave out their gradients.
+std::vector<std::uint64_t> freezes(const Plan& plan) {
+  std::vector<std::uint64_t> steps;
+  if (plan.config.update != comm::UpdateKind::all_reduce || plan.config.clip_norm > 0.0) return steps;
+  for (const model::Param& param : plan.network.params) {
+    if (param.trains() && param.steps > 0) steps.push_back(param.steps);
+  }
+  return steps;
+}
+
 }  // namespace
 
 void resolve_threads(Plan& plan) {
@@ -61,39 +100,6 @@ void describe_cores(const Plan& plan, const engine::Backend& backend) {
     plan.log.warn(other_work);
   }
 }
-
-namespace {
-
-/// The network for images of another size. Throws Error{usage} if it has other parameters there.
-model::NetSpec smaller_network(const Plan& plan, int pixels) {
-  const Extent input{pixels, pixels, plan.network.net.input.channels};
-  const std::string here = concat("--image-size: model ", plan.config.model,
-                                  " cannot be trained with images of ", pixels, " pixels: ");
-  const char* const advice = "; give --image-size full, or other sizes";
-  model::NetSpec net;
-  try {
-    net = model::make_model(plan.config.model, input, plan.network.net.classes);
-  } catch (const Error& error) {
-    throw Error(ErrorKind::usage, here, error.what(), advice);
-  }
-  const model::ParamTable params = model::make_param_table(net);
-  for (std::size_t p = 0; p < plan.network.params.size(); ++p) {
-    const model::Param& full = plan.network.params[p];
-    if (p < params.size() && params[p].name == full.name && params[p].shape == full.shape) continue;
-    throw Error(ErrorKind::usage, here, "the parameters of ", full.name, " depend on the size", advice);
-  }
-  return net;
-}
-
-void require_batch_norm(const model::NetSpec& net) {
-  for (const model::Operation& operation : net.operations) {
-    if (std::holds_alternative<model::BatchNorm>(operation.layer)) return;
-  }
-  throw Error(ErrorKind::usage, "--sync-batch-norm has no effect: model ", net.name,
-              " has no BatchNorm; leave it out");
-}
-
-}  // namespace
 
 void plan_for(Plan& plan, const data::DatasetInfo& info) {
   check(plan.config);
@@ -148,20 +154,6 @@ std::vector<std::uint64_t> boundaries(const Plan& plan, const engine::Replay& re
   if (replay.steps() > 1) std::erase_if(steps, [&](std::uint64_t every) { return every <= replay.steps(); });
   return steps;
 }
-
-namespace {
-
-/// The steps after which parameters no longer train and programs leave out their gradients.
-std::vector<std::uint64_t> freezes(const Plan& plan) {
-  std::vector<std::uint64_t> steps;
-  if (plan.config.update != comm::UpdateKind::all_reduce || plan.config.clip_norm > 0.0) return steps;
-  for (const model::Param& param : plan.network.params) {
-    if (param.trains() && param.steps > 0) steps.push_back(param.steps);
-  }
-  return steps;
-}
-
-}  // namespace
 
 std::uint64_t program_end(const Plan& plan, std::uint64_t done) {
   std::uint64_t end = plan.sizes.total_steps;
