@@ -138,9 +138,7 @@ void write_hdf5(const std::string& path, const EvaluatedCheckpoint& checkpoint, 
   std::vector<std::uint8_t> predictions;
   for (std::size_t i = 0; i < labels.size(); ++i)
     predictions.push_back(static_cast<std::uint8_t>(Prediction(logits_of(evaluation, i)).label));
-  hdf5::Writer file;
-  file.attribute("/", "format", kPredictionsFormat);
-  file.attribute("/", "version", 1);
+  hdf5::Writer file(kPredictionsFormat, 1);
   file.attribute("/", "checkpoint", checkpoint.path);
   file.attribute("/", "step", evaluation.step);
   file.attribute("/", "weights", checkpoint.weights);

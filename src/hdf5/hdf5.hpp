@@ -161,6 +161,11 @@ class Image;
 class Writer {
  public:
   Writer();
+  /// Begins with the root attributes of these names.
+  Writer(std::string_view format, std::int64_t version) : Writer() {
+    attribute("/", "format", format);
+    attribute("/", "version", version);
+  }
   ~Writer();
   Writer(const Writer&) = delete;
   Writer& operator=(const Writer&) = delete;

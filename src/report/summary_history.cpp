@@ -74,9 +74,7 @@ void SummaryHistory::add(const StepSummary& summary) {
 }
 
 void SummaryHistory::write(const DirectoryEntry& target) const {
-  hdf5::Writer file;
-  file.attribute("/", "format", std::string(kSummaryFormat));
-  file.attribute("/", "version", kSummaryVersion);
+  hdf5::Writer file(kSummaryFormat, kSummaryVersion);
   for (const char* const kind : kKinds) file.group(kind);
   if (!lacking_.empty()) file.attribute("/activations", "lacking", lacking_);
   for (const auto& [group, points] : series_) {
