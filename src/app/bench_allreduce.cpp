@@ -149,11 +149,9 @@ std::string to_json(const AllReduceTiming& t, int nodes, const std::string& devi
   const std::string mpi =
       t.mpi_allreduce_s ? fmt::format("\"mpi_allreduce_us\": {:.3f}, ", 1e6 * *t.mpi_allreduce_s) : "";
   return fmt::format(
-      "{}\"{}\", \"algorithm\": \"{}\", \"resolved\": \"{}\", \"bytes\": {}, \"ranks\": {}, "
-      "\"nodes\": {}, "
+      "{}\"{}\", \"algorithm\": \"{}\", \"resolved\": \"{}\", \"bytes\": {}, \"ranks\": {}, \"nodes\": {}, "
       "\"runs\": {}, \"sums_per_run\": {}, \"min_us\": {:.3f}, \"median_us\": {:.3f}, \"p99_us\": {:.3f}, "
-      "\"algbw_gb_s\": {:.6g}, "
-      "\"busbw_gb_s\": {:.6g}, \"memcpy_gb_s\": {:.6g}, {}\"wrong\": {}}}",
+      "\"algbw_gb_s\": {:.6g}, \"busbw_gb_s\": {:.6g}, \"memcpy_gb_s\": {:.6g}, {}\"wrong\": {}}}",
       kSumsBegin, device, t.algorithm, t.resolved, t.bytes, t.ranks, nodes, t.runs, t.sums_per_run,
       1e6 * t.least_s, 1e6 * t.median_s, 1e6 * t.p99_s, 1e-9 * t.algorithm_bandwidth(),
       1e-9 * t.bus_bandwidth(), 1e-9 * t.copy_bytes_per_s, mpi, t.wrong);

@@ -79,8 +79,7 @@ void print_limit(const Log& log, const bench::StepBenchmark& b, const Unit& unit
   }
   log.info(
       fmt::format("share of the roofline: {:.1f} %   ({:.1f} to {:.1f}; limit {:.3f} {}: each task's "
-                  "operations or bytes at "
-                  "these rates)",
+                  "operations or bytes at these rates)",
                   100.0 * b.share.median, 100.0 * b.share.least, 100.0 * b.share.most,
                   unit.per_second * b.floor_s, unit.name));
 }
@@ -136,11 +135,9 @@ std::string to_json(const bench::StepBenchmark& b) {
                        scale * s.most);
   };
   std::string text = fmt::format(
-      "{}, \"version\": 1, \"program\": {}, \"model\": \"{}\", \"backend\": "
-      "{}, "
-      "\"precision\": \"{}\", \"optimizer\": \"{}\", \"shares_matrices\": {}, \"all_reduce\": {}, "
-      "\"kernels\": {}, \"bits\": \"{:016x}\", \"ranks\": {}, "
-      "\"batch_size\": {}",
+      "{}, \"version\": 1, \"program\": {}, \"model\": \"{}\", \"backend\": {}, \"precision\": \"{}\", "
+      "\"optimizer\": \"{}\", \"shares_matrices\": {}, \"all_reduce\": {}, \"kernels\": {}, \"bits\": "
+      "\"{:016x}\", \"ranks\": {}, \"batch_size\": {}",
       kStepBegin, report::json_text(concat(version(), " (", git_revision(), ", ", compiler(), ")")), b.model,
       report::json_text(b.backend), b.precision, b.optimizer, b.shares_matrices,
       report::json_text(b.all_reduce), report::json_text(b.kernels), b.bits, b.ranks, b.batch_size);

@@ -206,9 +206,8 @@ std::string Forecaster::fixed_batch() const {
       return fmt::format(
           "with a fixed global batch of {:.0f} images, more ranks stop paying at {} ranks (step {:.2f} ms, "
           "scaling efficiency {:.2f}), because {} ranks would be only {:.2f} times as fast: the main limit "
-          "there is "
-          "{}, {:.2f} of {:.2f} ms; to use more ranks, use a larger batch, as in the table, or several "
-          "independent runs",
+          "there is {}, {:.2f} of {:.2f} ms; to use more ranks, use a larger batch, as in the table, or "
+          "several independent runs",
           images, last.ranks, 1e3 * last.step_s, last.efficiency, ranks, faster, next.limit.name,
           1e3 * next.limit.seconds, 1e3 * next.step_s);
     }
@@ -216,9 +215,8 @@ std::string Forecaster::fixed_batch() const {
   }
   return fmt::format(
       "with a fixed global batch of {:.0f} images, up to {} ranks pay (step {:.2f} ms, scaling efficiency "
-      "{:.2f}); "
-      "doubling them again would leave less than one image per rank; to use more ranks, use a larger batch, "
-      "as in the table, or several independent runs",
+      "{:.2f}); doubling them again would leave less than one image per rank; to use more ranks, use a "
+      "larger batch, as in the table, or several independent runs",
       images, last.ranks, 1e3 * last.step_s, last.efficiency);
 }
 

@@ -373,8 +373,8 @@ std::vector<std::string> resume_notes(const Start& start, const StartedRun& now)
   if (now.compares_evaluations && start.views != 0 && start.views != now.views) {
     notes.push_back(
         concat("note: --views is ", now.views, ", but the checkpoint was made with ", start.views,
-               ": --patience and --keep-best begin anew, because only evaluations with equal views "
-               "can be compared; the best checkpoint so far stays until one of the new views is recorded"));
+               ": --patience and --keep-best begin anew, because only evaluations with equal views can be "
+               "compared; the best checkpoint so far stays until one of the new views is recorded"));
   }
   const std::int64_t then = find_number(start.progress.resolved, "ranks").value_or(0);
   if (then < 1 || then == now.ranks) return notes;

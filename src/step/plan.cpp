@@ -79,8 +79,7 @@ std::string other_work_text(const Plan& plan, const engine::Backend& backend) {
   if (*most == 0.0) return {};
   return fmt::format(
       "since the start other processes have used about {:.1f} cores of rank {} on {} ({}), so a step takes "
-      "longer; end them, "
-      "or start fewer ranks or threads",
+      "longer; end them, or start fewer ranks or threads",
       *most, most - lost.begin(), world.hosts()[static_cast<std::size_t>(most - lost.begin())],
       world.cores_text());
 }

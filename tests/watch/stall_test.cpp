@@ -80,8 +80,7 @@ TEST_F(StallJudgeOfANode, BlamesTheRankThatIsInWorkOfItsOwnWhileTheOthersWait) {
   EXPECT_NEAR(stall->seconds, 10.0, 0.3);
   EXPECT_EQ(text(*stall, 0),
             "rank 2 on node1 (pid 102) has made no progress for 10.0 s in step 41, task conv2 backward; rank "
-            "0 waits "
-            "for it in step 41, all-reduce of bucket 1");
+            "0 waits for it in step 41, all-reduce of bucket 1");
 }
 
 TEST_F(StallJudgeOfANode, BlamesTheStoppedRankAlthoughItStopsWhereTheOthersWait) {
@@ -319,8 +318,7 @@ TEST_F(StallJudgeOfANode, NamesTheTasksOfEachRanksOwnProgram) {
   const Stall stall{Reason::stuck, 0, 7.0};
   EXPECT_EQ(text(stall, 2),
             "rank 0 on node1 (pid 100) has made no progress for 7.0 s in step 41, task conv2 backward; rank "
-            "2 waits "
-            "for it in step 41, wait for pushes");
+            "2 waits for it in step 41, wait for pushes");
 }
 
 /// The same node as one of three.
@@ -377,8 +375,7 @@ TEST_F(StallJudgeOfAJob, NamesANodeThatReportsNoLongerWhenAllWait) {
   ASSERT_TRUE(is(stall, Reason::unheard));
   EXPECT_EQ(text(*stall, 0),
             "node3 (rank 4) has given no sign of life for 10.0 s: its processes are stopped, or the network "
-            "is gone; "
-            "rank 0 waits for it in step 41, all-reduce of bucket 1");
+            "is gone; rank 0 waits for it in step 41, all-reduce of bucket 1");
 }
 
 TEST_F(StallJudgeOfAJob, EndsNothingByLostReportsAlone) {
@@ -392,9 +389,9 @@ TEST_F(StallJudgeOfAJob, EndsNothingByLostReportsAlone) {
     EXPECT_FALSE(stall->ends);
     lines.push_back(text(*stall, 0));
   }
-  EXPECT_EQ(lines, (std::vector<std::string>{
-                       "node3 (rank 4) has given no sign of life for 10.0 s: its processes are "
-                       "stopped, or the network is gone; the run continues"}));
+  EXPECT_EQ(lines,
+            (std::vector<std::string>{"node3 (rank 4) has given no sign of life for 10.0 s: its processes "
+                                      "are stopped, or the network is gone; the run continues"}));
 }
 
 TEST_F(StallJudgeOfAJob, DoesNotWaitForReportsOfANodeWhoseRanksHaveAllLeft) {
