@@ -100,7 +100,7 @@ TEST(InputFile, IsNoLinkByNameAndMayBeOneByPath) {
   fs::create_symlink("circle", dir / "circle");
   ASSERT_EQ(mkfifo((dir / "pipe").c_str(), 0600), 0);
   EXPECT_EQ(InputFile(dir / "link").problem(), "");
-  EXPECT_NE(InputFile(dir.opened() / "link").problem().find("symbolic link"), std::string::npos);
+  EXPECT_TRUE(contains(InputFile(dir.opened() / "link").problem(), "symbolic link"));
   EXPECT_EQ(InputFile(dir.opened() / "link").fault(), "") << "what a stranger put there";
   EXPECT_EQ(InputFile(dir.opened() / "pipe").fault(), "");
   EXPECT_NE(InputFile(dir.opened() / "pipe").problem(), "");

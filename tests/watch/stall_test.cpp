@@ -4,6 +4,8 @@
 
 #include <limits>
 
+#include "support/contains.hpp"
+
 namespace cifar_mpi::watch {
 namespace {
 
@@ -195,9 +197,9 @@ TEST_F(StallJudgeOfANode, NamesAWaiterOnlyWhereOneWaits) {
   for (RankStatus& rank : ranks_) rank.progress.task = kConv;
   look();
   const Stall stall{Reason::stuck, 1, 7.0};
-  EXPECT_EQ(text(stall, 0).find("waits for it"), std::string::npos) << text(stall, 0);
+  EXPECT_FALSE(contains(text(stall, 0), "waits for it"));
   ranks_[2].waits = true;
-  EXPECT_NE(text(stall, 0).find("; rank 2 waits for it in step 41"), std::string::npos) << text(stall, 0);
+  EXPECT_TRUE(contains(text(stall, 0), "; rank 2 waits for it in step 41"));
 }
 
 TEST_F(StallJudgeOfANode, TakesCollectivesThatArePolledInTurnForNoProgress) {
@@ -240,12 +242,11 @@ TEST_F(StallJudgeOfANode, NamesTheCheckThatADeviceHangsIn) {
   const auto stall = pass(2.0);
   ASSERT_TRUE(stall);
   EXPECT_EQ(describe_place(ranks_[1], kTasks), "in check 4 (runners) of the self-check of its device");
-  EXPECT_EQ(culprit_text(*stall, {ranks_, 0, "node1", {}, {}}).find("NCCL_SOCKET_IFNAME"), std::string::npos);
+  EXPECT_FALSE(contains(culprit_text(*stall, {ranks_, 0, "node1", {}, {}}), "NCCL_SOCKET_IFNAME"));
   ranks_[1].step = static_cast<std::uint64_t>(comm::DeviceCheck::all_reduce);
-  EXPECT_NE(culprit_text(*stall, {ranks_, 0, "node1", {}, {}})
-                .find(" (all-reduce) of the self-check of its device, where "
-                      "the GPUs of all ranks exchange data"),
-            std::string::npos);
+  EXPECT_TRUE(
+      contains(culprit_text(*stall, {ranks_, 0, "node1", {}, {}}),
+               " (all-reduce) of the self-check of its device, where the GPUs of all ranks exchange data"));
   EXPECT_EQ(describe_place(ranks_[0], kTasks), "in the self-check of its device");
 }
 
@@ -343,10 +344,8 @@ TEST_F(StallJudgeOfAJob, LetsANodeWaitWhileARankOfAnotherOneMoves) {
   EXPECT_GE(judge_.quiet(), 99.0);
   const auto stall = pass_with(2.0, 2.0, 1.0);
   ASSERT_TRUE(is(stall, Reason::waiting));
-  EXPECT_NE(text(*stall, 0).find(
-                "; no rank of the 3 nodes of this job makes progress: they wait for each other, or "),
-            std::string::npos)
-      << text(*stall, 0);
+  EXPECT_TRUE(contains(text(*stall, 0),
+                       "; no rank of the 3 nodes of this job makes progress: they wait for each other, or "));
 }
 
 TEST_F(StallJudgeOfAJob, StillEndsByItsOwnStuckRank) {
@@ -361,10 +360,9 @@ TEST_F(StallJudgeOfAJob, WaitsFiveTimesAsLongForANodeThatHasNeverReported) {
   EXPECT_FALSE(pass_with(49.0, 5.0, -1.0));
   const auto stall = pass_with(2.0, 5.0, -1.0);
   ASSERT_TRUE(is(stall, Reason::waiting));
-  EXPECT_NE(text(*stall, 0).find("; no rank of node1 makes progress, and no report has ever arrived from "
-                                 "node3 (rank 4): they wait "),
-            std::string::npos)
-      << text(*stall, 0);
+  EXPECT_TRUE(contains(
+      text(*stall, 0),
+      "; no rank of node1 makes progress, and no report has ever arrived from node3 (rank 4): they wait "));
 }
 
 TEST_F(StallJudgeOfAJob, NamesANodeThatReportsNoLongerWhenAllWait) {
