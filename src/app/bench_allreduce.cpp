@@ -5,14 +5,11 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdint>
-#include <memory>
-#include <span>
 #include <string_view>
 
 #include "app/device.hpp"
 #include "app/program.hpp"
 #include "app/values.hpp"
-#include "cifar_mpi/base/atomic_file.hpp"
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/log.hpp"
 #include "cifar_mpi/base/text.hpp"

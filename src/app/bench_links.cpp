@@ -1,12 +1,10 @@
 #include <fmt/core.h>
 
-#include <span>
 #include <string_view>
 
 #include "app/bench_allreduce.hpp"
 #include "app/program.hpp"
 #include "app/values.hpp"
-#include "cifar_mpi/base/atomic_file.hpp"
 #include "cifar_mpi/base/log.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/comm/benchmark.hpp"

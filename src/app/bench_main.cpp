@@ -1,7 +1,5 @@
 #include <fmt/core.h>
 
-#include <cmath>
-#include <span>
 #include <sstream>
 #include <string>
 
@@ -10,7 +8,6 @@
 #include "app/help.hpp"
 #include "app/program.hpp"
 #include "app/values.hpp"
-#include "cifar_mpi/base/atomic_file.hpp"
 #include "cifar_mpi/base/build_info.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/bench/step_benchmark.hpp"

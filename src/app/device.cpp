@@ -9,7 +9,6 @@
 
 #include "cifar_mpi/base/build_info.hpp"
 #include "cifar_mpi/base/text.hpp"
-#include "cifar_mpi/comm/collective.hpp"
 #include "cifar_mpi/cpu/backend.hpp"
 #include "cifar_mpi/cuda/backend.hpp"
 #include "cifar_mpi/model/net_spec.hpp"

@@ -11,13 +11,11 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 #include <new>
 #include <system_error>
 #include <thread>
 #include <vector>
 
-#include "app/config_file.hpp"
 #include "app/usage.hpp"
 #include "cifar_mpi/base/atomic_file.hpp"
 #include "cifar_mpi/base/build_info.hpp"

@@ -4,8 +4,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <optional>
-#include <span>
 
 #include "cifar_mpi/base/atomic_file.hpp"
 #include "cifar_mpi/base/text.hpp"

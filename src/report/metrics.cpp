@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cstdlib>
 #include <numeric>
-#include <span>
 #include <string_view>
 #include <utility>
 

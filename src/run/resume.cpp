@@ -8,7 +8,6 @@
 #include <new>
 #include <numeric>
 #include <sstream>
-#include <string_view>
 
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/run/run_directory.hpp"

@@ -16,7 +16,6 @@
 #include <filesystem>
 #include <mutex>
 #include <random>
-#include <span>
 #include <sstream>
 #include <stop_token>
 #include <system_error>

@@ -1,7 +1,5 @@
 #include "run/self_check_record.hpp"
 
-#include <span>
-
 #include "cifar_mpi/base/atomic_file.hpp"
 #include "cifar_mpi/base/input_file.hpp"
 #include "cifar_mpi/base/log.hpp"

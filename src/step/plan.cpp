@@ -4,8 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <string>
-#include <vector>
 
 #include "cifar_mpi/base/text.hpp"
 #include "step/hidden_matrices.hpp"

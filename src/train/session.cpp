@@ -3,7 +3,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <span>
 #include <sstream>
 
 #include "cifar_mpi/base/atomic_file.hpp"

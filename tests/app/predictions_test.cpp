@@ -7,7 +7,6 @@
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/data/dataset.hpp"
 #include "cifar_mpi/evaluation/evaluate_checkpoint.hpp"
-#include "report/json.hpp"
 
 /// The output of cifar_mpi_eval besides the accuracy.
 namespace cifar_mpi::test {

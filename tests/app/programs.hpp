@@ -8,7 +8,6 @@
 #include <memory>
 #include <regex>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "app/command.hpp"

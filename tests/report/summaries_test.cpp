@@ -1,8 +1,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <filesystem>
-#include <limits>
 
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/model/net_builder.hpp"
