@@ -5,14 +5,11 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdint>
-#include <memory>
-#include <span>
 #include <string_view>
 
 #include "app/device.hpp"
 #include "app/program.hpp"
 #include "app/values.hpp"
-#include "cifar_mpi/base/atomic_file.hpp"
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/log.hpp"
 #include "cifar_mpi/base/text.hpp"
@@ -76,13 +73,6 @@ void print(const Log& log, const AllReduceBenchmark& benchmark, const comm::Worl
 }
 
 constexpr std::string_view kSumsBegin = "{\"device\": ";
-
-void write_json(const AllReduceOptions& options, const AllReduceBenchmark& benchmark) {
-  std::string text;
-  for (const AllReduceTiming& t : benchmark.timings)
-    text += to_json(t, benchmark.nodes, options.device) + "\n";
-  write_atomically(options.json, std::as_bytes(std::span(text)));
-}
 
 /// Properties that only the communication module knows for host arrays.
 void check_on_host(const AllReduceOptions& options) {
@@ -156,11 +146,9 @@ std::string to_json(const AllReduceTiming& t, int nodes, const std::string& devi
   const std::string mpi =
       t.mpi_allreduce_s ? fmt::format("\"mpi_allreduce_us\": {:.3f}, ", 1e6 * *t.mpi_allreduce_s) : "";
   return fmt::format(
-      "{}\"{}\", \"algorithm\": \"{}\", \"resolved\": \"{}\", \"bytes\": {}, \"ranks\": {}, "
-      "\"nodes\": {}, "
+      "{}\"{}\", \"algorithm\": \"{}\", \"resolved\": \"{}\", \"bytes\": {}, \"ranks\": {}, \"nodes\": {}, "
       "\"runs\": {}, \"sums_per_run\": {}, \"min_us\": {:.3f}, \"median_us\": {:.3f}, \"p99_us\": {:.3f}, "
-      "\"algbw_gb_s\": {:.6g}, "
-      "\"busbw_gb_s\": {:.6g}, \"memcpy_gb_s\": {:.6g}, {}\"wrong\": {}}}",
+      "\"algbw_gb_s\": {:.6g}, \"busbw_gb_s\": {:.6g}, \"memcpy_gb_s\": {:.6g}, {}\"wrong\": {}}}",
       kSumsBegin, device, t.algorithm, t.resolved, t.bytes, t.ranks, nodes, t.runs, t.sums_per_run,
       1e6 * t.least_s, 1e6 * t.median_s, 1e6 * t.p99_s, 1e-9 * t.algorithm_bandwidth(),
       1e-9 * t.bus_bandwidth(), 1e-9 * t.copy_bytes_per_s, mpi, t.wrong);
@@ -195,18 +183,15 @@ void check(AllReduceOptions& options) {
 }
 
 int bench_all_reduce(const AllReduceOptions& options, comm::World& world) {
-  world.together([&] {  // fails before the measurement
-    if (world.rank() != 0 || options.json.empty()) return;
-    require_like_or_nothing(options.json, kSumsBegin, "a file of cifar_mpi_bench allreduce", "--json");
-    require_writable(options.json);
-  });
+  prepare_json(world, options.json, kSumsBegin, "a file of cifar_mpi_bench allreduce");
   const bool on_gpus = takes_cuda(options.device);
   const AllReduceBenchmark benchmark =
       on_gpus ? measure_on_gpus(options, world) : comm::benchmark_all_reduce(options.config, world);
   print(Log(world.rank()), benchmark, world, !on_gpus);
-  world.together([&] {
-    if (world.rank() == 0 && !options.json.empty()) write_json(options, benchmark);
-  });
+  std::string json;
+  for (const AllReduceTiming& t : benchmark.timings)
+    json += to_json(t, benchmark.nodes, options.device) + "\n";
+  write_json(world, options.json, json);
   const bool exact =
       std::ranges::all_of(benchmark.timings, [](const AllReduceTiming& t) { return t.wrong == 0; });
   return exact ? 0 : exit_code(ErrorKind::internal);

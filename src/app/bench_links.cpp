@@ -1,11 +1,10 @@
 #include <fmt/core.h>
 
-#include <span>
 #include <string_view>
 
 #include "app/bench_allreduce.hpp"
+#include "app/program.hpp"
 #include "app/values.hpp"
-#include "cifar_mpi/base/atomic_file.hpp"
 #include "cifar_mpi/base/log.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/comm/benchmark.hpp"
@@ -15,18 +14,16 @@ namespace {
 
 constexpr std::string_view kLinksBegin = R"({"format": "cifar_mpi links")";
 
-void write_json(const std::string& path, const comm::LinkBenchmark& links) {
+std::string to_json(const comm::LinkBenchmark& links) {
   std::string bytes, us;
   for (const auto& [length, seconds] : links.message) {
     bytes += fmt::format("{}{}", bytes.empty() ? "" : ", ", length);
     us += fmt::format("{}{:.3f}", us.empty() ? "" : ", ", 1e6 * seconds);
   }
-  const std::string text = fmt::format(
-      "{}, \"version\": 1, \"nodes\": {}, \"message_bytes\": [{}], "
-      "\"message_us\": [{}], "
+  return fmt::format(
+      "{}, \"version\": 1, \"nodes\": {}, \"message_bytes\": [{}], \"message_us\": [{}], "
       "\"bandwidth_gbit_s\": {:.6g}, \"memory_gb_s\": {:.6g}}}\n",
       kLinksBegin, links.nodes, bytes, us, 8e-9 * links.bytes_per_s, 1e-9 * links.memory_bytes_per_s);
-  write_atomically(path, std::as_bytes(std::span(text)));
 }
 
 }  // namespace
@@ -38,11 +35,7 @@ void add_links(CLI::App& app, LinksOptions& options) {
 }
 
 int bench_links(const LinksOptions& options, comm::World& world) {
-  world.together([&] {  // before the measurement
-    if (world.rank() != 0 || options.json.empty()) return;
-    require_like_or_nothing(options.json, kLinksBegin, "a file of cifar_mpi_bench links", "--json");
-    require_writable(options.json);
-  });
+  prepare_json(world, options.json, kLinksBegin, "a file of cifar_mpi_bench links");
   const comm::LinkBenchmark links = comm::benchmark_links(options.seconds, world);
   const Log log(world.rank());
   log.info(links.nodes == 2
@@ -53,9 +46,7 @@ int bench_links(const LinksOptions& options, comm::World& world) {
     log.info(fmt::format("{:10} {:11.2f}", bytes, 1e6 * seconds));
   log.info(fmt::format("bandwidth {:.2f} Gbit/s in each direction; memory {:.1f} GB/s for each rank",
                        8e-9 * links.bytes_per_s, 1e-9 * links.memory_bytes_per_s));
-  world.together([&] {
-    if (world.rank() == 0 && !options.json.empty()) write_json(options.json, links);
-  });
+  write_json(world, options.json, to_json(links));
   return 0;
 }
 

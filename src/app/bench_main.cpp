@@ -1,7 +1,5 @@
 #include <fmt/core.h>
 
-#include <cmath>
-#include <span>
 #include <sstream>
 #include <string>
 
@@ -10,7 +8,6 @@
 #include "app/help.hpp"
 #include "app/program.hpp"
 #include "app/values.hpp"
-#include "cifar_mpi/base/atomic_file.hpp"
 #include "cifar_mpi/base/build_info.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/bench/step_benchmark.hpp"
@@ -79,8 +76,7 @@ void print_limit(const Log& log, const bench::StepBenchmark& b, const Unit& unit
   }
   log.info(
       fmt::format("share of the roofline: {:.1f} %   ({:.1f} to {:.1f}; limit {:.3f} {}: each task's "
-                  "operations or bytes at "
-                  "these rates)",
+                  "operations or bytes at these rates)",
                   100.0 * b.share.median, 100.0 * b.share.least, 100.0 * b.share.most,
                   unit.per_second * b.floor_s, unit.name));
 }
@@ -136,11 +132,9 @@ std::string to_json(const bench::StepBenchmark& b) {
                        scale * s.most);
   };
   std::string text = fmt::format(
-      "{}, \"version\": 1, \"program\": {}, \"model\": \"{}\", \"backend\": "
-      "{}, "
-      "\"precision\": \"{}\", \"optimizer\": \"{}\", \"shares_matrices\": {}, \"all_reduce\": {}, "
-      "\"kernels\": {}, \"bits\": \"{:016x}\", \"ranks\": {}, "
-      "\"batch_size\": {}",
+      "{}, \"version\": 1, \"program\": {}, \"model\": \"{}\", \"backend\": {}, \"precision\": \"{}\", "
+      "\"optimizer\": \"{}\", \"shares_matrices\": {}, \"all_reduce\": {}, \"kernels\": {}, \"bits\": "
+      "\"{:016x}\", \"ranks\": {}, \"batch_size\": {}",
       kStepBegin, report::json_text(concat(version(), " (", git_revision(), ", ", compiler(), ")")), b.model,
       report::json_text(b.backend), b.precision, b.optimizer, b.shares_matrices,
       report::json_text(b.all_reduce), report::json_text(b.kernels), b.bits, b.ranks, b.batch_size);
@@ -172,10 +166,8 @@ int bench_step(StepOptions& options, comm::World& world) {
     cpu::limit_instructions(find_name<cpu::InstructionSet>(options.isa).value());
     app::check_collective(options.config.all_reduce, app::takes_cuda(options.device),
                           concat("--device ", options.device));
-    if (world.rank() != 0 || options.json.empty()) return;  // before the measurement:
-    require_like_or_nothing(options.json, kStepBegin, "a file of cifar_mpi_bench step", "--json");
-    require_writable(options.json);
   });
+  app::prepare_json(world, options.json, kStepBegin, "a file of cifar_mpi_bench step");
   const bool on_gpu = app::takes_cuda(options.device);
   const auto measure_limits = [on_gpu](engine::Precision precision, int threads, double seconds) {
     if (!on_gpu) {
@@ -194,10 +186,7 @@ int bench_step(StepOptions& options, comm::World& world) {
     print(log, result);
     json += to_json(result);
   }
-  world.together([&] {
-    if (world.rank() == 0 && !options.json.empty())
-      write_atomically(options.json, std::as_bytes(std::span(json)));
-  });
+  app::write_json(world, options.json, json);
   return 0;
 }
 

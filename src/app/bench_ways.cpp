@@ -88,10 +88,8 @@ int bench_ways(WaysOptions& options, comm::World& world) {
   }
   log.info(
       "slow: how many times longer the last worker computes; computed, applied: images; MB: sent and "
-      "received per "
-      "step of the busiest worker and server, of pushes and answers, or by a node's network devices where "
-      "ranks "
-      "sum; staleness: of 50 %, 95 % and all pushes");
+      "received per step of the busiest worker and server, of pushes and answers, or by a node's network "
+      "devices where ranks sum; staleness: of 50 %, 95 % and all pushes");
   if (!config.record.empty()) {
     const bool recorded = world.rank() == 0 && exists(config.record + "/timeline.h5");
     log.info(

@@ -9,7 +9,6 @@
 
 #include "cifar_mpi/base/build_info.hpp"
 #include "cifar_mpi/base/text.hpp"
-#include "cifar_mpi/comm/collective.hpp"
 #include "cifar_mpi/cpu/backend.hpp"
 #include "cifar_mpi/cuda/backend.hpp"
 #include "cifar_mpi/model/net_spec.hpp"
@@ -69,8 +68,7 @@ std::string what_is_crowded(const config::TrainConfig& config, const comm::World
   if (ranks <= here.size()) return {};
   return concat(ranks, " ranks of ", world.host(), " have ", counted(here.size(), "GPU"),
                 "; start one rank per GPU (-np ", here.size(),
-                " on one host), or let ranks share a GPU for a test with "
-                "--share-gpus");
+                " on one host), or let ranks share a GPU for a test with --share-gpus");
 }
 
 /// The lowest rank that lacks something, and what it lacks, on all ranks; −1 if none does.

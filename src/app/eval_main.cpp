@@ -307,7 +307,7 @@ void export_onnx(const EvalOptions& options, const comm::World& world, const Log
         {{"classes", labels == nullptr ? "" : *labels},
          {"weights", options.weights},
          {"step", std::to_string(checkpoint.progress.step)}});
-    write_atomically(options.export_onnx, std::as_bytes(std::span(model)));
+    write_atomically(options.export_onnx, model);
     log.info(concat("wrote ", options.export_onnx, ": ", network.net.name, " with the ", options.weights,
                     " weights of step ", checkpoint.progress.step));
   });

@@ -20,6 +20,7 @@ using evaluation::Evaluation;
 
 constexpr const char* kPredictionsFormat = "cifar_mpi predictions";
 constexpr std::string_view kCsvBegins = "index,label,class,predicted_label,predicted_class,probability";
+constexpr std::size_t kShown = 3;  // mistakes or classes
 
 /// Classes and probabilities of one image.
 struct Prediction {
@@ -37,6 +38,15 @@ struct Prediction {
     for (double& probability : probabilities) probability /= sum;
   }
 };
+
+/// The indices of values, the largest value first.
+template <class Values>
+std::vector<std::size_t> descending(const Values& values) {
+  std::vector<std::size_t> order(values.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::ranges::stable_sort(order, [&](std::size_t a, std::size_t b) { return values[a] > values[b]; });
+  return order;
+}
 
 std::span<const float> logits_of(const Evaluation& evaluation, std::size_t image) {
   const std::size_t classes = evaluation.label_names.size();
@@ -58,14 +68,10 @@ std::string json_head(const EvaluatedCheckpoint& checkpoint, const Evaluation& e
 
 /// "cat as dog (12), dog as cat (9)": the most frequent mistakes.
 std::string confusions(const Evaluation& evaluation) {
-  constexpr std::size_t kShown = 3;
   const std::vector<std::uint64_t>& counts = evaluation.accuracy.confusion;
   const std::size_t classes = evaluation.label_names.size();
-  std::vector<std::size_t> mistakes;
-  for (std::size_t i = 0; i < counts.size(); ++i) {
-    if (i / classes != i % classes && counts[i] > 0) mistakes.push_back(i);
-  }
-  std::ranges::stable_sort(mistakes, [&](std::size_t a, std::size_t b) { return counts[a] > counts[b]; });
+  std::vector<std::size_t> mistakes = descending(counts);
+  std::erase_if(mistakes, [&](std::size_t i) { return i / classes == i % classes || counts[i] == 0; });
   mistakes.resize(std::min(mistakes.size(), kShown));
   std::string text;
   for (const std::size_t i : mistakes)
@@ -82,13 +88,8 @@ std::string name_of(const run::Mistakes& mistakes, std::size_t i) {
 
 /// The mistakes with the highest probabilities, which wrong labels cause, too.
 void print_mistakes(const Log& log, const Evaluation& evaluation) {
-  constexpr std::size_t kShown = 3;
   const run::Mistakes& mistakes = evaluation.record.mistakes;
-  std::vector<std::size_t> order(mistakes.indices.size());
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  std::ranges::stable_sort(order, [&](std::size_t a, std::size_t b) {
-    return mistakes.probabilities[a] > mistakes.probabilities[b];
-  });
+  const std::vector<std::size_t> order = descending(mistakes.probabilities);
   if (!order.empty()) log.info(concat(order.size(), " images misclassified, the most certain first:"));
   for (std::size_t k = 0; k < std::min(kShown, order.size()); ++k) {
     const std::size_t i = order[k];
@@ -138,9 +139,7 @@ void write_hdf5(const std::string& path, const EvaluatedCheckpoint& checkpoint, 
   std::vector<std::uint8_t> predictions;
   for (std::size_t i = 0; i < labels.size(); ++i)
     predictions.push_back(static_cast<std::uint8_t>(Prediction(logits_of(evaluation, i)).label));
-  hdf5::Writer file;
-  file.attribute("/", "format", kPredictionsFormat);
-  file.attribute("/", "version", 1);
+  hdf5::Writer file(kPredictionsFormat, 1);
   file.attribute("/", "checkpoint", checkpoint.path);
   file.attribute("/", "step", evaluation.step);
   file.attribute("/", "weights", checkpoint.weights);
@@ -177,13 +176,9 @@ void print_evaluation(const Log& log, const EvaluatedCheckpoint& checkpoint, con
 }
 
 void print_predictions(const Log& log, const PredictedImages& images, const Evaluation& evaluation) {
-  constexpr std::size_t kShown = 3;
   for (std::size_t i = 0; i < images.paths.size(); ++i) {
     const Prediction found(logits_of(evaluation, i));
-    std::vector<std::size_t> order(found.probabilities.size());
-    std::iota(order.begin(), order.end(), std::size_t{0});
-    std::ranges::stable_sort(
-        order, [&](std::size_t a, std::size_t b) { return found.probabilities[a] > found.probabilities[b]; });
+    const std::vector<std::size_t> order = descending(found.probabilities);
     std::string line;
     for (std::size_t k = 0; k < std::min(kShown, order.size()); ++k)
       line += fmt::format("{}{} {:.4f}", line.empty() ? "" : ", ", evaluation.label_names[order[k]],
@@ -250,7 +245,7 @@ void write_predictions(const std::string& path, const EvaluatedCheckpoint& check
                        const std::vector<std::string>& files) {
   if (path.ends_with(".h5")) return write_hdf5(path, checkpoint, evaluation, labels, files);
   const std::string text = predictions_csv(evaluation, labels, files);
-  write_atomically(path, std::as_bytes(std::span(text)));
+  write_atomically(path, text);
 }
 
 }  // namespace cifar_mpi::app

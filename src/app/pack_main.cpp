@@ -4,9 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
-#include <filesystem>
 #include <string>
-#include <system_error>
 
 #include "app/help.hpp"
 #include "app/pack_options.hpp"

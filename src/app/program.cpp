@@ -12,13 +12,11 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 #include <new>
 #include <system_error>
 #include <thread>
 #include <vector>
 
-#include "app/config_file.hpp"
 #include "app/usage.hpp"
 #include "cifar_mpi/base/atomic_file.hpp"
 #include "cifar_mpi/base/build_info.hpp"
@@ -267,6 +265,21 @@ void prepare_output(const std::string& path, bool force) {
   }
   make_folder(std::filesystem::path(path).parent_path());
   require_writable(path);
+}
+
+void prepare_json(const comm::World& world, const std::string& path, std::string_view begins,
+                  std::string_view what) {
+  world.together([&] {
+    if (world.rank() != 0 || path.empty()) return;
+    require_like_or_nothing(path, begins, what, "--json");
+    require_writable(path);
+  });
+}
+
+void write_json(const comm::World& world, const std::string& path, std::string_view text) {
+  world.together([&] {
+    if (world.rank() == 0 && !path.empty()) write_atomically(path, text);
+  });
 }
 
 std::string find_dataset(const std::string& given) {

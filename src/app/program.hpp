@@ -48,6 +48,12 @@ void make_folder(const std::filesystem::path& folder);
 /// false, Error{io} if it cannot be written.
 void prepare_output(const std::string& path, bool force);
 
+/// Before a measurement: throws on all ranks if rank 0 could not write its result to `path`, or `path` is another file than `what`,
+/// which begins with `begins`. An empty path is none.
+void prepare_json(const comm::World& world, const std::string& path, std::string_view begins,
+                  std::string_view what);
+void write_json(const comm::World& world, const std::string& path, std::string_view text);
+
 /// The dataset file: `given`, else $CIFAR_MPI_DATA, else data/cifar10.h5 below the working directory or below
 /// the parent of this binary's folder. Throws Error{data} with the places searched, or if the file that
 /// $CIFAR_MPI_DATA names is not a dataset.

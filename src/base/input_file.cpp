@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <utility>
 #include <vector>
 
 #include "cifar_mpi/base/text.hpp"

@@ -3,7 +3,6 @@
 #include <fmt/core.h>
 
 #include <atomic>
-#include <string>
 
 #include "cifar_mpi/base/text.hpp"
 

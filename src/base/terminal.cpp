@@ -7,16 +7,12 @@
 #include <algorithm>
 #include <cctype>
 #include <cstdlib>
-#include <string>
 #include <string_view>
 
-#include "cifar_mpi/base/handle.hpp"
+#include "cifar_mpi/base/directory.hpp"
 
 namespace cifar_mpi {
 namespace {
-
-void close_file(int descriptor) { ::close(descriptor); }
-using File = Handle<int, close_file, -1>;
 
 int columns_of(int descriptor) {
   if (::isatty(descriptor) == 0) return 0;
@@ -32,7 +28,7 @@ int terminal_columns() {
   if (!launched) return columns_of(STDOUT_FILENO);
   const std::string parent = "/proc/" + std::to_string(::getppid()) + "/fd/1";
   // O_NONBLOCK: the parent's output may be a pipe or a device that would make a plain open wait.
-  const File output(::open(parent.c_str(), O_WRONLY | O_NOCTTY | O_NONBLOCK | O_CLOEXEC));
+  const Descriptor output(::open(parent.c_str(), O_WRONLY | O_NOCTTY | O_NONBLOCK | O_CLOEXEC));
   return output ? columns_of(output.get()) : 0;
 }
 

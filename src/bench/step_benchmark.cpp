@@ -13,7 +13,6 @@
 #include "cifar_mpi/base/clock.hpp"
 #include "cifar_mpi/base/hash.hpp"
 #include "cifar_mpi/base/text.hpp"
-#include "cifar_mpi/comm/all_reduce_update.hpp"
 #include "cifar_mpi/step/no_exchange.hpp"
 
 namespace cifar_mpi::bench {

@@ -1,5 +1,4 @@
 #include <memory>
-#include <span>
 #include <utility>
 #include <vector>
 

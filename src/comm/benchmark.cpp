@@ -5,7 +5,6 @@
 
 #include <cstring>
 #include <memory>
-#include <utility>
 
 #include "comm/collectives.hpp"
 #include "comm/mpi_check.hpp"

@@ -1,8 +1,6 @@
 #include "cifar_mpi/comm/collective.hpp"
 
 #include <algorithm>
-#include <array>
-#include <cstddef>
 #include <optional>
 #include <utility>
 

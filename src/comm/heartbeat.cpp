@@ -2,11 +2,9 @@
 
 #include <mpi.h>
 
-#include <memory>
 #include <new>
 
 #include "comm/mpi_check.hpp"
-#include "comm/node_peers.hpp"
 #include "comm/shared_file.hpp"
 #include "comm/world_access.hpp"
 

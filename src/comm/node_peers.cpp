@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <array>
-#include <cstdint>
 
 #include "comm/mpi_check.hpp"
 

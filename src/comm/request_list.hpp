@@ -2,7 +2,6 @@
 
 #include <mpi.h>
 
-#include <exception>
 #include <functional>
 #include <vector>
 

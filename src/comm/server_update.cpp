@@ -3,7 +3,6 @@
 #include <mpi.h>
 
 #include <algorithm>
-#include <array>
 #include <list>
 #include <stdexcept>
 #include <utility>

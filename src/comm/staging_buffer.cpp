@@ -4,7 +4,6 @@
 #include <climits>
 #include <cstring>
 
-#include "cifar_mpi/base/bf16.hpp"
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "comm/add.hpp"

@@ -4,15 +4,12 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
 #include <exception>
 #include <new>
 #include <numeric>
-#include <optional>
-#include <string_view>
 #include <thread>
 
 #include "cifar_mpi/base/clock.hpp"

@@ -83,8 +83,8 @@ void check_reproducible(const TrainConfig& config) {
   if (config.sync_batch_norm) {
     refuse(
         "--sync-batch-norm cannot be combined with --reproducible: it normalizes over the samples that all "
-        "ranks "
-        "compute at once, and how many these are depends on the number of ranks; leave one of them out");
+        "ranks compute at once, and how many these are depends on the number of ranks; leave one of them "
+        "out");
   }
   if (config.shuffle != data::Shuffle::global) {
     refuse(
@@ -111,8 +111,7 @@ void check_nvls(const TrainConfig& config) {
   if (config.reproducible) {
     refuse(
         "--nccl-nvls cannot be combined with --reproducible: sums in NVLink switches have no fixed order; "
-        "leave one "
-        "of them out");
+        "leave one of them out");
   }
 }
 

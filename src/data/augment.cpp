@@ -1,7 +1,6 @@
 #include "cifar_mpi/data/augment.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cassert>
 #include <cmath>
 #include <cstddef>

@@ -1,7 +1,6 @@
 #include "cifar_mpi/data/dataset.hpp"
 
 #include <algorithm>
-#include <utility>
 
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/text.hpp"

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstddef>
 #include <filesystem>
-#include <span>
 #include <string_view>
 #include <system_error>
 #include <utility>

@@ -11,7 +11,6 @@
 #include <system_error>
 #include <vector>
 
-#include "cifar_mpi/base/directory.hpp"
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/text.hpp"
 

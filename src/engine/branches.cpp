@@ -1,7 +1,6 @@
 #include "cifar_mpi/engine/branches.hpp"
 
 #include <algorithm>
-#include <utility>
 
 namespace cifar_mpi::engine {
 namespace {

@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <stdexcept>
-#include <string>
 #include <utility>
-#include <vector>
 
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/engine/verify.hpp"

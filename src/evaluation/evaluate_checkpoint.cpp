@@ -11,7 +11,6 @@
 #include "cifar_mpi/base/hash.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/config/config.hpp"
-#include "cifar_mpi/evaluation/network.hpp"
 #include "run/resume.hpp"
 
 namespace cifar_mpi::evaluation {

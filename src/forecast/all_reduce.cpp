@@ -1,7 +1,6 @@
 #include "forecast/all_reduce.hpp"
 
 #include <algorithm>
-#include <cstddef>
 #include <deque>
 #include <set>
 #include <utility>

@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <map>
 #include <optional>
-#include <set>
-#include <span>
 #include <string_view>
 #include <utility>
 
@@ -206,9 +204,8 @@ std::string Forecaster::fixed_batch() const {
       return fmt::format(
           "with a fixed global batch of {:.0f} images, more ranks stop paying at {} ranks (step {:.2f} ms, "
           "scaling efficiency {:.2f}), because {} ranks would be only {:.2f} times as fast: the main limit "
-          "there is "
-          "{}, {:.2f} of {:.2f} ms; to use more ranks, use a larger batch, as in the table, or several "
-          "independent runs",
+          "there is {}, {:.2f} of {:.2f} ms; to use more ranks, use a larger batch, as in the table, or "
+          "several independent runs",
           images, last.ranks, 1e3 * last.step_s, last.efficiency, ranks, faster, next.limit.name,
           1e3 * next.limit.seconds, 1e3 * next.step_s);
     }
@@ -216,9 +213,8 @@ std::string Forecaster::fixed_batch() const {
   }
   return fmt::format(
       "with a fixed global batch of {:.0f} images, up to {} ranks pay (step {:.2f} ms, scaling efficiency "
-      "{:.2f}); "
-      "doubling them again would leave less than one image per rank; to use more ranks, use a larger batch, "
-      "as in the table, or several independent runs",
+      "{:.2f}); doubling them again would leave less than one image per rank; to use more ranks, use a "
+      "larger batch, as in the table, or several independent runs",
       images, last.ranks, 1e3 * last.step_s, last.efficiency);
 }
 
@@ -247,10 +243,6 @@ void check(const report::Timeline& timeline) {
     refuse("it recorded no all-reduces; record a run on at least two ranks");
   if (report::sampled_steps(timeline).steps.empty())
     refuse("no step was recorded on all ranks; record a run with more steps");
-}
-
-void write(const std::string& path, const std::string& text) {
-  write_atomically(path, std::as_bytes(std::span(text)));
 }
 
 }  // namespace
@@ -286,11 +278,11 @@ std::vector<std::string> export_step(const report::Timeline& timeline, const Req
   const ExportedStep step = forecaster.exported(ranks);
   std::vector<std::string> lines;
   if (!request.goal.empty()) {
-    write(request.goal, goal_schedule(step));
+    write_atomically(request.goal, goal_schedule(step));
     lines.push_back(fmt::format("{:<14}  {}", "GOAL", request.goal));
   }
   if (request.chakra.empty()) return lines;
-  for (int r = 0; r < ranks; ++r) write(trace_path(r), chakra_trace(step, r));
+  for (int r = 0; r < ranks; ++r) write_atomically(trace_path(r), chakra_trace(step, r));
   lines.push_back(
       fmt::format("{:<14}  {}.0.et to {}.{}.et", "Chakra", request.chakra, request.chakra, ranks - 1));
   return lines;

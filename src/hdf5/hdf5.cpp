@@ -13,6 +13,8 @@ extern "C" herr_t take_first_message(unsigned, const H5E_error2_t* error, void* 
   return 1;  // ends the walk
 }
 
+bool is_any_of(hid_t type, hid_t a, hid_t b) { return H5Tequal(type, a) > 0 || H5Tequal(type, b) > 0; }
+
 }  // namespace
 
 std::recursive_mutex& Lock::mutex() {
@@ -65,12 +67,6 @@ Hid text_type(std::size_t length) {
   H5Tset_cset(type.get(), H5T_CSET_UTF8);
   return type;
 }
-
-namespace {
-
-bool is_any_of(hid_t type, hid_t a, hid_t b) { return H5Tequal(type, a) > 0 || H5Tequal(type, b) > 0; }
-
-}  // namespace
 
 bool is_whole_number(hid_t type) {
   const std::size_t size = H5Tget_size(type);

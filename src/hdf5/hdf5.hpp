@@ -6,7 +6,6 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
-#include <utility>
 #include <vector>
 
 #include "cifar_mpi/base/error.hpp"
@@ -161,6 +160,11 @@ class Image;
 class Writer {
  public:
   Writer();
+  /// Begins with the root attributes of these names.
+  Writer(std::string_view format, std::int64_t version) : Writer() {
+    attribute("/", "format", format);
+    attribute("/", "version", version);
+  }
   ~Writer();
   Writer(const Writer&) = delete;
   Writer& operator=(const Writer&) = delete;

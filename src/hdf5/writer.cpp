@@ -1,15 +1,45 @@
 #include <algorithm>
+#include <cstdlib>
 #include <stdexcept>
 
 #include "cifar_mpi/base/atomic_file.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "hdf5/call.hpp"
 #include "hdf5/hdf5.hpp"
-#include "hdf5/image.hpp"
 
 namespace cifar_mpi::hdf5 {
+
+/// The memory in which HDF5 builds a file, and which stays when the file is closed.
+///
+/// H5Fget_file_image would do without this class, but before HDF5 2.0 it spoils the checksum of the
+/// superblock (issue 1915 of HDF5), and it needs the memory twice.
+class Image {
+ public:
+  Image() = default;
+  ~Image() { std::free(data_); }
+  Image(const Image&) = delete;
+  Image& operator=(const Image&) = delete;
+
+  /// Makes files opened with this access list live here; one file only, and this object must outlive it.
+  /// HDF5 may keep it open when it could not be closed.
+  void attach(Id access_list);
+
+  /// HDF5 has let go of the file.
+  bool closed() const { return closed_; }
+
+  /// The bytes of the file, once it is closed.
+  std::span<const std::byte> content() const;
+
+ private:
+  std::byte* data_ = nullptr;
+  std::size_t size_ = 0;
+  bool closed_ = false;
+};
+
 namespace {
 
+constexpr std::size_t kIncrement = std::size_t{4} << 20;
+constexpr std::size_t kEndOfFile = 28;          // in superblocks of version 2 and 3: 8 bytes, little-endian
 constexpr std::uint64_t kChunkBytes = 1 << 20;  // also HDF5's default chunk cache
 constexpr unsigned kKeptInHeader = 1000;
 
@@ -92,6 +122,42 @@ void make_parents(Writer& writer, std::string_view object) {
 }
 
 }  // namespace
+
+void Image::attach(Id access_list) {
+  H5FD_file_image_callbacks_t callbacks{};
+  callbacks.image_realloc = [](void* memory, std::size_t size, H5FD_file_image_op_t, void* owner) -> void* {
+    void* resized = std::realloc(memory, size);
+    if (resized == nullptr) return nullptr;
+    auto* image = static_cast<Image*>(owner);
+    image->data_ = static_cast<std::byte*>(resized);
+    image->size_ = size;
+    return resized;
+  };
+  callbacks.image_free = [](void*, H5FD_file_image_op_t operation, void* owner) -> herr_t {
+    if (operation == H5FD_FILE_IMAGE_OP_FILE_CLOSE) static_cast<Image*>(owner)->closed_ = true;
+    return 0;
+  };
+  callbacks.udata_copy = [](void* owner) { return owner; };
+  callbacks.udata_free = [](void*) -> herr_t { return 0; };
+  callbacks.udata = this;
+  if (H5Pset_fapl_core(access_list, kIncrement, false) < 0 ||
+      H5Pset_file_image_callbacks(access_list, &callbacks) < 0 ||
+      // From 1.10 on: checksums in superblock, object headers and chunk indices.
+      H5Pset_libver_bounds(access_list, H5F_LIBVER_V110, H5F_LIBVER_LATEST) < 0) {
+    throw Error(ErrorKind::io, "cannot make an HDF5 file in memory: " + reason());
+  }
+}
+
+std::span<const std::byte> Image::content() const {
+  std::uint64_t end = 0;
+  if (!closed_ || size_ < kEndOfFile + 8)
+    throw Error(ErrorKind::io, "an HDF5 file in memory is empty or still open");
+  for (std::size_t i = 0; i < 8; ++i) {
+    end |= std::uint64_t{std::to_integer<std::uint8_t>(data_[kEndOfFile + i])} << (8 * i);
+  }
+  if (end > size_) throw Error(ErrorKind::io, "an HDF5 file in memory ends past its memory");
+  return {data_, end};
+}
 
 Writer::Writer() : image_(std::make_unique<Image>()) {
   const Lock lock;

@@ -1,6 +1,5 @@
 #include "cifar_mpi/lower/tower.hpp"
 
-#include <iterator>
 #include <numeric>
 #include <stdexcept>
 #include <utility>

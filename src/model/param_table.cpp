@@ -13,6 +13,22 @@ namespace {
 
 bool is_trained(const Param& param) { return param.role == ParamRole::trained; }
 
+/// Filters [k, k, in, out]: output o < in copies channel o at the middle of the window, if there are copies; the others are
+/// uniform in ±1/√(k·k·in).
+void fill_filters(const Param& param, std::uint64_t seed, bool copies, std::span<float> values) {
+  const auto kernel = static_cast<std::size_t>(param.shape[0]),
+             inputs = static_cast<std::size_t>(param.shape[2]),
+             outputs = static_cast<std::size_t>(param.shape[3]);
+  const std::size_t middle = (kernel - 1) / 2 * (kernel + 1);
+  const float bound = 1.0f / std::sqrt(static_cast<float>(kernel * kernel * inputs));
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const std::size_t out = i % outputs, in = i / outputs % inputs, tap = i / outputs / inputs;
+    const float uniform = uniform01(random4(seed, RandomPurpose::initial_value, i, param.seed_index)[0]);
+    values[i] = bound * (2.0f * uniform - 1.0f);
+    if (copies && out < inputs) values[i] = out == in && tap == middle ? 1.0f : 0.0f;
+  }
+}
+
 }  // namespace
 
 ParamTable make_param_table(const NetSpec& net) {
@@ -60,26 +76,6 @@ std::int64_t param_count(const ParamTable& table) {
   for (const Param& param : table) count += param.role == ParamRole::running ? 0 : param.shape.count();
   return count;
 }
-
-namespace {
-
-/// Filters [k, k, in, out]: output o < in copies channel o at the middle of the window, if there are copies; the others are
-/// uniform in ±1/√(k·k·in).
-void fill_filters(const Param& param, std::uint64_t seed, bool copies, std::span<float> values) {
-  const auto kernel = static_cast<std::size_t>(param.shape[0]),
-             inputs = static_cast<std::size_t>(param.shape[2]),
-             outputs = static_cast<std::size_t>(param.shape[3]);
-  const std::size_t middle = (kernel - 1) / 2 * (kernel + 1);
-  const float bound = 1.0f / std::sqrt(static_cast<float>(kernel * kernel * inputs));
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    const std::size_t out = i % outputs, in = i / outputs % inputs, tap = i / outputs / inputs;
-    const float uniform = uniform01(random4(seed, RandomPurpose::initial_value, i, param.seed_index)[0]);
-    values[i] = bound * (2.0f * uniform - 1.0f);
-    if (copies && out < inputs) values[i] = out == in && tap == middle ? 1.0f : 0.0f;
-  }
-}
-
-}  // namespace
 
 void fill_initial(const Param& param, std::uint64_t seed, std::span<float> values) {
   assert(static_cast<std::int64_t>(values.size()) == param.shape.count());

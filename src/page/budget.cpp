@@ -78,27 +78,11 @@ std::string rank_table(const report::Timeline& timeline, const StepBudget& budge
                 table_html("Milliseconds of a step by rank", head + column("step"), rows), "</details>");
 }
 
-/// Mean milliseconds of a step, by task, then rank.
-std::vector<std::vector<double>> task_times(const report::Timeline& timeline,
-                                            const report::SampledSteps& sampled) {
-  std::vector<std::vector<double>> times(timeline.tasks.size(), std::vector<double>(sampled.ranks.size()));
-  const double to_ms = 1e-6 / static_cast<double>(std::max<std::size_t>(1, sampled.steps.size()));
-  for (const report::SampledSteps::Step& step : sampled.steps) {
-    for (std::size_t r = 0; r < step.ranks.size(); ++r) {
-      for (const report::Stretch& stretch : step.ranks[r]) {
-        if (stretch.task != report::Stretch::kNobody)
-          times[static_cast<std::size_t>(stretch.task)][r] += to_ms * stretch.ns();
-      }
-    }
-  }
-  return times;
-}
-
 std::string task_table(const report::Timeline& timeline) {
   constexpr std::size_t kMost = 400;
   const report::SampledSteps sampled = report::sampled_steps(timeline);
   const std::vector<report::Section> sections = report::sections_of(timeline);
-  const std::vector<std::vector<double>> times = task_times(timeline, sampled);
+  const std::vector<std::vector<double>> times = report::task_ms(timeline, sampled);
   double longest = 0.0;
   for (const auto& task : times) longest = std::max(longest, std::ranges::max(task));
   std::string rows;

@@ -4,7 +4,6 @@
 #include "cifar_mpi/base/terminal.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/run/run_directory.hpp"
-#include "page/chart.hpp"
 #include "page/sections.hpp"
 #include "page/text.hpp"
 

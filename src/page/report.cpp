@@ -4,8 +4,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <optional>
-#include <span>
 
 #include "cifar_mpi/base/atomic_file.hpp"
 #include "cifar_mpi/base/text.hpp"
@@ -52,7 +50,7 @@ void report_runs(const ReportRequest& request, const Log& log) {
   for (const std::string& line : comparison_lines(compare(runs))) log.info(line);
   for (const std::string& line : forecast) log.info(line);
   const std::string text = page_html(runs, page.path());
-  write_atomically(page, std::as_bytes(std::span(text)));
+  write_atomically(page, text);
   log.info(fmt::format("{:<14}  {}", "page", page.path()));
 }
 

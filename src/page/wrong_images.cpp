@@ -53,8 +53,7 @@ std::string input_images_html(const Run& run) {
                        bitmap_of(&images.pixels[i * size], images.extent).address(), "\">");
   return concat(
       "<p class=\"note\">Some training images, after augmentation, as the network reads them.</p><div "
-      "class=\"filters inputs\" role=\"img\" "
-      "aria-label=\"Some training images as the network sees them\">",
+      "class=\"filters inputs\" role=\"img\" aria-label=\"Some training images as the network sees them\">",
       pictures, "</div>");
 }
 

@@ -6,7 +6,6 @@
 #include <charconv>
 #include <cmath>
 #include <cstdint>
-#include <limits>
 #include <optional>
 
 #include "cifar_mpi/base/text.hpp"
@@ -217,24 +216,6 @@ const JsonObject::Value* JsonObject::find(std::string_view name) const {
     if (member.first == name) return &member.second;
   }
   return nullptr;
-}
-
-double JsonObject::number(std::string_view name) const {
-  const Value* const value = find(name);
-  const double* const number = value == nullptr ? nullptr : std::get_if<double>(value);
-  return number == nullptr ? std::numeric_limits<double>::quiet_NaN() : *number;
-}
-
-std::string JsonObject::text(std::string_view name) const {
-  const Value* const value = find(name);
-  const std::string* const text = value == nullptr ? nullptr : std::get_if<std::string>(value);
-  return text == nullptr ? std::string() : *text;
-}
-
-JsonObject::Numbers JsonObject::numbers(std::string_view name) const {
-  const Value* const value = find(name);
-  const Numbers* const numbers = value == nullptr ? nullptr : std::get_if<Numbers>(value);
-  return numbers == nullptr ? Numbers() : *numbers;
 }
 
 }  // namespace cifar_mpi::report

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <limits>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -32,13 +33,22 @@ class JsonObject {
   /// Null when there is no such member.
   const Value* find(std::string_view name) const;
   /// NaN if it is missing or not a number.
-  double number(std::string_view name) const;
+  double number(std::string_view name) const {
+    return value_or(name, std::numeric_limits<double>::quiet_NaN());
+  }
   /// Empty if it is missing or not a text.
-  std::string text(std::string_view name) const;
+  std::string text(std::string_view name) const { return value_or(name, std::string()); }
   /// Empty if it is missing or not a list.
-  Numbers numbers(std::string_view name) const;
+  Numbers numbers(std::string_view name) const { return value_or(name, Numbers()); }
 
  private:
+  template <class T>
+  T value_or(std::string_view name, const T& otherwise) const {
+    const Value* const value = find(name);
+    const T* const found = value == nullptr ? nullptr : std::get_if<T>(value);
+    return found == nullptr ? otherwise : *found;
+  }
+
   std::vector<std::pair<std::string, Value>> members_;
 };
 

@@ -8,24 +8,6 @@
 namespace cifar_mpi::report {
 namespace {
 
-double ms_of_a_step(const SampledSteps& sampled) {
-  return 1e-6 / static_cast<double>(std::max<std::size_t>(sampled.steps.size(), 1));
-}
-
-/// Work of each task on each rank, ms of a step: [rank][task].
-std::vector<std::vector<double>> task_ms(const Timeline& timeline, const SampledSteps& sampled) {
-  std::vector<std::vector<double>> ms(sampled.ranks.size(), std::vector<double>(timeline.tasks.size(), 0.0));
-  for (const SampledSteps::Step& step : sampled.steps) {
-    for (std::size_t r = 0; r < step.ranks.size(); ++r) {
-      for (const Stretch& stretch : step.ranks[r]) {
-        if (stretch.task != Stretch::kNobody && !is_collective(timeline, stretch.task))
-          ms[r][static_cast<std::size_t>(stretch.task)] += ms_of_a_step(sampled) * stretch.ns();
-      }
-    }
-  }
-  return ms;
-}
-
 /// The mean over the ranks of the group, or over the others.
 double mean(const std::vector<double>& values, const std::vector<bool>& group, bool inside) {
   double sum = 0.0;
@@ -43,9 +25,8 @@ void compare_tasks(const Timeline& timeline, const std::vector<std::vector<doubl
                    const std::vector<bool>& group, SlowRanks& slow) {
   double alike = 0.0, all = 0.0;
   for (std::size_t t = 0; t < timeline.tasks.size(); ++t) {
-    std::vector<double> of_task;
-    for (const auto& rank : ms) of_task.push_back(rank[t]);
-    const double theirs = mean(of_task, group, true), others = mean(of_task, group, false);
+    if (is_collective(timeline, static_cast<std::int32_t>(t))) continue;
+    const double theirs = mean(ms[t], group, true), others = mean(ms[t], group, false);
     all += others;
     if (theirs >= (1.0 + 0.4 * slow.excess) * others) alike += others;
     if (theirs - others <= slow.task_excess_ms) continue;
@@ -96,9 +77,12 @@ Losses losses_of(const Timeline& timeline, const SampledSteps& sampled) {
 SlowRanks slow_ranks(const Timeline& timeline, const SampledSteps& sampled) {
   SlowRanks slow;
   const auto ms = task_ms(timeline, sampled);
-  std::vector<double> useful;
-  for (const auto& rank : ms) useful.push_back(std::accumulate(rank.begin(), rank.end(), 0.0));
+  std::vector<double> useful(sampled.ranks.size(), 0.0);
   if (useful.size() < 2) return slow;
+  for (std::size_t t = 0; t < ms.size(); ++t) {
+    if (is_collective(timeline, static_cast<std::int32_t>(t))) continue;
+    for (std::size_t r = 0; r < useful.size(); ++r) useful[r] += ms[t][r];
+  }
   std::vector<double> sorted = useful;
   std::ranges::sort(sorted);
   slow.least_ms = sorted.front();

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cstdlib>
 #include <numeric>
-#include <span>
 #include <string_view>
 #include <utility>
 
@@ -100,7 +99,7 @@ std::uint64_t cut_back(const DirectoryEntry& entry, std::uint64_t step, bool eva
     changed = changed || !keep;
     return true;
   });
-  if (changed) write_atomically(entry, std::as_bytes(std::span(kept)));
+  if (changed) write_atomically(entry, kept);
   return reached;
 }
 

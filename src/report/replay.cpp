@@ -1,8 +1,6 @@
 #include "report/replay.hpp"
 
 #include <algorithm>
-#include <cstdint>
-#include <vector>
 
 namespace cifar_mpi::report {
 namespace {

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <exception>
 #include <numeric>
-#include <string_view>
 
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/terminal.hpp"
@@ -13,7 +12,6 @@
 #include "cifar_mpi/report/efficiencies.hpp"
 #include "cifar_mpi/report/step_budget.hpp"
 #include "cifar_mpi/report/timeline_file.hpp"
-#include "cifar_mpi/report/verdict.hpp"
 
 namespace cifar_mpi::report {
 namespace {

@@ -1,7 +1,6 @@
 #include "report/sampled_steps.hpp"
 
 #include <algorithm>
-#include <iterator>
 #include <map>
 
 namespace cifar_mpi::report {
@@ -195,6 +194,23 @@ SampledSteps sampled_steps(const Timeline& timeline) {
     note_transfers(timeline, ranks, own);
   }
   return sampled;
+}
+
+double ms_of_a_step(const SampledSteps& sampled) {
+  return 1e-6 / static_cast<double>(std::max<std::size_t>(sampled.steps.size(), 1));
+}
+
+std::vector<std::vector<double>> task_ms(const Timeline& timeline, const SampledSteps& sampled) {
+  std::vector<std::vector<double>> ms(timeline.tasks.size(), std::vector<double>(sampled.ranks.size()));
+  for (const SampledSteps::Step& step : sampled.steps) {
+    for (std::size_t r = 0; r < step.ranks.size(); ++r) {
+      for (const Stretch& stretch : step.ranks[r]) {
+        if (stretch.task != Stretch::kNobody)
+          ms[static_cast<std::size_t>(stretch.task)][r] += ms_of_a_step(sampled) * stretch.ns();
+      }
+    }
+  }
+  return ms;
 }
 
 }  // namespace cifar_mpi::report

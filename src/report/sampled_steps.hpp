@@ -45,6 +45,12 @@ struct SampledSteps {
 };
 SampledSteps sampled_steps(const Timeline& timeline);
 
+/// Times nanoseconds over all sampled steps: milliseconds of a step.
+double ms_of_a_step(const SampledSteps& sampled);
+
+/// The time of each task on each rank, ms of a step: [task][rank].
+std::vector<std::vector<double>> task_ms(const Timeline& timeline, const SampledSteps& sampled);
+
 /// The collectives of a step in the order of their lane, with the one before each on the lane, or -1.
 struct CollectiveOrder {
   std::int32_t task = 0;

@@ -1,7 +1,5 @@
 #include "cifar_mpi/report/step_budget.hpp"
 
-#include <string_view>
-
 #include "report/sampled_steps.hpp"
 
 namespace cifar_mpi::report {
@@ -60,7 +58,7 @@ StepBudget step_budget(const Timeline& timeline) {
   budget.ranks = sampled.ranks;
   budget.step_ms.assign(sampled.ranks.size(), 0.0);
   for (auto& section : budget.section_ms) section.assign(sampled.ranks.size(), 0.0);
-  const double to_ms = 1e-6 / static_cast<double>(std::max<std::size_t>(sampled.steps.size(), 1));
+  const double to_ms = ms_of_a_step(sampled);
   for (const SampledSteps::Step& step : sampled.steps) {
     for (std::size_t r = 0; r < step.ranks.size(); ++r) {
       for (const Stretch& stretch : step.ranks[r]) {

@@ -1,7 +1,5 @@
 #include "report/step_reporter.hpp"
 
-#include <optional>
-#include <string>
 #include <utility>
 
 #include "cifar_mpi/base/clock.hpp"

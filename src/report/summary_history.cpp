@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <functional>
-#include <utility>
 
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/text.hpp"
@@ -74,9 +73,7 @@ void SummaryHistory::add(const StepSummary& summary) {
 }
 
 void SummaryHistory::write(const DirectoryEntry& target) const {
-  hdf5::Writer file;
-  file.attribute("/", "format", std::string(kSummaryFormat));
-  file.attribute("/", "version", kSummaryVersion);
+  hdf5::Writer file(kSummaryFormat, kSummaryVersion);
   for (const char* const kind : kKinds) file.group(kind);
   if (!lacking_.empty()) file.attribute("/activations", "lacking", lacking_);
   for (const auto& [group, points] : series_) {

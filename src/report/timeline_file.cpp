@@ -224,9 +224,7 @@ bool go_together(const Timeline& a, const Timeline& b) {
 }  // namespace
 
 void write_timeline(const DirectoryEntry& target, const Timeline& timeline) {
-  hdf5::Writer file;
-  file.attribute("/", "format", kTimelineFormat);
-  file.attribute("/", "version", kTimelineVersion);
+  hdf5::Writer file(kTimelineFormat, kTimelineVersion);
   file.attribute("/", "program", timeline.program);
   file.attribute("/", "collective", timeline.collective);
   file.attribute("/", "wire", timeline.wire);

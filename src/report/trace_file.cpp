@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 
-#include <cstdio>
 #include <utility>
 
 #include "cifar_mpi/base/error.hpp"

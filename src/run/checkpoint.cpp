@@ -311,9 +311,7 @@ StateTensors initial_state(const std::vector<optim::StateRow>& rows,
 std::uint64_t content_hash(const Checkpoint& checkpoint) { return put_content(nullptr, checkpoint); }
 
 void write_checkpoint(const DirectoryEntry& target, const Checkpoint& checkpoint) {
-  hdf5::Writer file;
-  file.attribute("/", "format", kFormat);
-  file.attribute("/", "version", kVersion);
+  hdf5::Writer file(kFormat, kVersion);
   file.attribute("/", "step", checkpoint.progress.step);
   file.attribute("/", "content_hash", hash_text(put_content(&file, checkpoint)));
   write_provenance(file, checkpoint.provenance);

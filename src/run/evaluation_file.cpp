@@ -64,9 +64,7 @@ Mistakes read_mistakes(const hdf5::Reader& file) {
 }  // namespace
 
 void write_evaluation(const DirectoryEntry& target, const EvaluationFile& e) {
-  hdf5::Writer file;
-  file.attribute("/", "format", kEvaluationFormat);
-  file.attribute("/", "version", kEvaluationVersion);
+  hdf5::Writer file(kEvaluationFormat, kEvaluationVersion);
   file.attribute("/", "step", e.step);
   file.attribute("/", "weights", e.weights);
   file.attribute("/", "views", e.views);

@@ -8,7 +8,6 @@
 #include <new>
 #include <numeric>
 #include <sstream>
-#include <string_view>
 
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/run/run_directory.hpp"
@@ -147,6 +146,11 @@ std::map<std::string, std::vector<std::string>> lines_by_size(const std::string&
       lines[current].push_back(concat(current, ' ', line));
   }
   return lines;
+}
+
+bool concerns_sums(const std::string& setting) {
+  return setting == "update" || setting == "all-reduce" || setting == "bucket MiB" ||
+         setting == "nccl algorithm";
 }
 
 }  // namespace
@@ -289,15 +293,6 @@ std::string require_same_run(const RunFingerprint& found, const StartRequest& as
   return changes;
 }
 
-namespace {
-
-bool concerns_sums(const std::string& setting) {
-  return setting == "update" || setting == "all-reduce" || setting == "bucket MiB" ||
-         setting == "nccl algorithm";
-}
-
-}  // namespace
-
 std::vector<ChangedSetting> changed_settings(const RunFingerprint& then, const RunFingerprint& now) {
   const auto *ranks_then = find_item(then, "ranks"), *ranks_now = find_item(now, "ranks");
   const bool alone = ranks_then && ranks_now && *ranks_then == "1" && *ranks_now == "1";
@@ -377,8 +372,8 @@ std::vector<std::string> resume_notes(const Start& start, const StartedRun& now)
   if (now.compares_evaluations && start.views != 0 && start.views != now.views) {
     notes.push_back(
         concat("note: --views is ", now.views, ", but the checkpoint was made with ", start.views,
-               ": --patience and --keep-best begin anew, because only evaluations with equal views "
-               "can be compared; the best checkpoint so far stays until one of the new views is recorded"));
+               ": --patience and --keep-best begin anew, because only evaluations with equal views can be "
+               "compared; the best checkpoint so far stays until one of the new views is recorded"));
   }
   const std::int64_t then = find_number(start.progress.resolved, "ranks").value_or(0);
   if (then < 1 || then == now.ranks) return notes;

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <sstream>
-#include <utility>
 
 #include "cifar_mpi/base/clock.hpp"
 #include "cifar_mpi/base/text.hpp"

@@ -15,7 +15,6 @@
 #include <string_view>
 
 #include "cifar_mpi/base/atomic_file.hpp"
-#include "cifar_mpi/base/input_file.hpp"
 #include "cifar_mpi/base/log.hpp"
 #include "cifar_mpi/base/text.hpp"
 

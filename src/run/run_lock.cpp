@@ -16,7 +16,6 @@
 #include <filesystem>
 #include <mutex>
 #include <random>
-#include <span>
 #include <sstream>
 #include <stop_token>
 #include <system_error>
@@ -355,8 +354,7 @@ RunLock::~RunLock() {
 
 void RunLock::sign() {
   try {
-    const std::string text = to_text(me_);
-    write_atomically(lock_, std::as_bytes(std::span(text)));
+    write_atomically(lock_, to_text(me_));
     signed_ = true;
   } catch (const Error&) {  // there is still no space
   }

@@ -1,7 +1,5 @@
 #include "run/self_check_record.hpp"
 
-#include <span>
-
 #include "cifar_mpi/base/atomic_file.hpp"
 #include "cifar_mpi/base/input_file.hpp"
 #include "cifar_mpi/base/log.hpp"
@@ -14,7 +12,7 @@ std::string self_check_path(const std::string& run_dir) { return concat(run_dir,
 void write_self_check(const Directory& run, const SelfCheckRecord& record) {
   const std::string content =
       concat(to_string(record.result), ' ', record.key, ' ', record.time, '\n', record.text);
-  write_atomically(run / "self_check", std::as_bytes(std::span(content)));
+  write_atomically(run / "self_check", content);
 }
 
 std::optional<SelfCheckRecord> read_self_check(const Directory& run) {

@@ -7,7 +7,6 @@
 #include "cifar_mpi/base/clock.hpp"
 #include "cifar_mpi/base/hash.hpp"
 #include "cifar_mpi/base/text.hpp"
-#include "cifar_mpi/run/run_directory.hpp"
 #include "cifar_mpi/selfcheck/self_check.hpp"
 #include "run/self_check_record.hpp"
 

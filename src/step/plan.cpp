@@ -4,8 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <string>
-#include <vector>
 
 #include "cifar_mpi/base/text.hpp"
 #include "step/hidden_matrices.hpp"
@@ -20,49 +18,6 @@ bool computes_on_cpu(const Plan& plan, const engine::Backend& backend) {
 
 /// The minimum over all ranks, so that all plan the same kernels.
 int fair_threads(const comm::World& world) { return std::ranges::min(world.gather(world.fair_threads())); }
-
-}  // namespace
-
-void resolve_threads(Plan& plan) {
-  if (plan.config.threads > 0) return;
-  if (plan.config.reproducible) {
-    plan.config.threads = 1;  // the result depends on it, and 1 works for any number of ranks
-    return;
-  }
-  plan.config.threads = fair_threads(plan.world);
-}
-
-std::string other_work_text(const Plan& plan, const engine::Backend& backend) {
-  if (!computes_on_cpu(plan, backend)) return {};
-  const comm::World& world = plan.world;
-  const std::vector<double> lost = world.gather(world.cores_lost(plan.config.threads));
-  const auto most = std::ranges::max_element(lost);
-  if (*most == 0.0) return {};
-  return fmt::format(
-      "since the start other processes have used about {:.1f} cores of rank {} on {} ({}), so a step takes "
-      "longer; end them, "
-      "or start fewer ranks or threads",
-      *most, most - lost.begin(), world.hosts()[static_cast<std::size_t>(most - lost.begin())],
-      world.cores_text());
-}
-
-void describe_cores(const Plan& plan, const engine::Backend& backend) {
-  if (!computes_on_cpu(plan, backend)) return;
-  const int threads = plan.config.threads, fair = fair_threads(plan.world);
-  const std::string other_work = other_work_text(plan, backend), cores = plan.world.cores_text();
-  const std::vector<std::string> places = plan.world.place_lines();
-  plan.log.info(
-      concat("threads: ", threads, " per rank (", cores, places.size() == 1 ? "; " + places[0] : "", ")"));
-  if (plan.progress.step >= plan.sizes.total_steps) return;  // no step takes longer
-  if (threads > fair) {
-    plan.log.warn(concat(threads, " threads per rank share fewer cores, so a step takes longer; --threads ",
-                         fair, " uses each core once"));
-  } else if (!other_work.empty()) {
-    plan.log.warn(other_work);
-  }
-}
-
-namespace {
 
 /// The network for images of another size. Throws Error{usage} if it has other parameters there.
 model::NetSpec smaller_network(const Plan& plan, int pixels) {
@@ -93,7 +48,55 @@ void require_batch_norm(const model::NetSpec& net) {
               " has no BatchNorm; leave it out");
 }
 
+/// The steps after which parameters no longer train and programs leave out their gradients.
+std::vector<std::uint64_t> freezes(const Plan& plan) {
+  std::vector<std::uint64_t> steps;
+  if (plan.config.update != comm::UpdateKind::all_reduce || plan.config.clip_norm > 0.0) return steps;
+  for (const model::Param& param : plan.network.params) {
+    if (param.trains() && param.steps > 0) steps.push_back(param.steps);
+  }
+  return steps;
+}
+
 }  // namespace
+
+void resolve_threads(Plan& plan) {
+  if (plan.config.threads > 0) return;
+  if (plan.config.reproducible) {
+    plan.config.threads = 1;  // the result depends on it, and 1 works for any number of ranks
+    return;
+  }
+  plan.config.threads = fair_threads(plan.world);
+}
+
+std::string other_work_text(const Plan& plan, const engine::Backend& backend) {
+  if (!computes_on_cpu(plan, backend)) return {};
+  const comm::World& world = plan.world;
+  const std::vector<double> lost = world.gather(world.cores_lost(plan.config.threads));
+  const auto most = std::ranges::max_element(lost);
+  if (*most == 0.0) return {};
+  return fmt::format(
+      "since the start other processes have used about {:.1f} cores of rank {} on {} ({}), so a step takes "
+      "longer; end them, or start fewer ranks or threads",
+      *most, most - lost.begin(), world.hosts()[static_cast<std::size_t>(most - lost.begin())],
+      world.cores_text());
+}
+
+void describe_cores(const Plan& plan, const engine::Backend& backend) {
+  if (!computes_on_cpu(plan, backend)) return;
+  const int threads = plan.config.threads, fair = fair_threads(plan.world);
+  const std::string other_work = other_work_text(plan, backend), cores = plan.world.cores_text();
+  const std::vector<std::string> places = plan.world.place_lines();
+  plan.log.info(
+      concat("threads: ", threads, " per rank (", cores, places.size() == 1 ? "; " + places[0] : "", ")"));
+  if (plan.progress.step >= plan.sizes.total_steps) return;  // no step takes longer
+  if (threads > fair) {
+    plan.log.warn(concat(threads, " threads per rank share fewer cores, so a step takes longer; --threads ",
+                         fair, " uses each core once"));
+  } else if (!other_work.empty()) {
+    plan.log.warn(other_work);
+  }
+}
 
 void plan_for(Plan& plan, const data::DatasetInfo& info) {
   check(plan.config);
@@ -148,20 +151,6 @@ std::vector<std::uint64_t> boundaries(const Plan& plan, const engine::Replay& re
   if (replay.steps() > 1) std::erase_if(steps, [&](std::uint64_t every) { return every <= replay.steps(); });
   return steps;
 }
-
-namespace {
-
-/// The steps after which parameters no longer train and programs leave out their gradients.
-std::vector<std::uint64_t> freezes(const Plan& plan) {
-  std::vector<std::uint64_t> steps;
-  if (plan.config.update != comm::UpdateKind::all_reduce || plan.config.clip_norm > 0.0) return steps;
-  for (const model::Param& param : plan.network.params) {
-    if (param.trains() && param.steps > 0) steps.push_back(param.steps);
-  }
-  return steps;
-}
-
-}  // namespace
 
 std::uint64_t program_end(const Plan& plan, std::uint64_t done) {
   std::uint64_t end = plan.sizes.total_steps;

@@ -3,9 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
-#include <span>
 #include <utility>
-#include <vector>
 
 #include "cifar_mpi/base/hash.hpp"
 #include "cifar_mpi/base/text.hpp"

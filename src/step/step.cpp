@@ -142,6 +142,12 @@ std::optional<engine::Task> clear_frozen(const StepContext& context, const engin
   return device.backend->copy_task("clear gradients of frozen parameters", spans);
 }
 
+/// A server's program runs on the host, whatever the workers use.
+engine::RunnerKind runner_of(const Plan& plan) {
+  const engine::RunnerKind asked = plan.config.runner;
+  return plan.serves() && asked == engine::RunnerKind::graph ? engine::RunnerKind::lanes : asked;
+}
+
 }  // namespace
 
 std::vector<engine::Bytes> regions_of(const StepContext& context) {
@@ -241,16 +247,6 @@ std::vector<engine::Task> compute_tasks(const StepContext& context, engine::Trai
   }
   return tasks;
 }
-
-namespace {
-
-/// A server's program runs on the host, whatever the workers use.
-engine::RunnerKind runner_of(const Plan& plan) {
-  const engine::RunnerKind asked = plan.config.runner;
-  return plan.serves() && asked == engine::RunnerKind::graph ? engine::RunnerKind::lanes : asked;
-}
-
-}  // namespace
 
 std::unique_ptr<engine::Runner> plan_step(const StepContext& context, comm::Concurrency concurrent,
                                           const StepKind& kind) {

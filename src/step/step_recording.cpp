@@ -1,11 +1,9 @@
 #include "step/step_recording.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <map>
 #include <span>
-#include <system_error>
 #include <utility>
 
 #include "cifar_mpi/base/text.hpp"

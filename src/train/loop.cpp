@@ -1,8 +1,6 @@
 #include <fmt/core.h>
 
-#include <algorithm>
 #include <cstdlib>
-#include <span>
 #include <utility>
 
 #include "cifar_mpi/base/clock.hpp"

@@ -56,6 +56,28 @@ constexpr const char* kDivergedAdvice =
     "; nothing was written after the last checkpoint. Try a smaller --lr, or --warmup-epochs, in a new "
     "--run-dir";
 
+/// Σ w² over the span of a parameter, whose padding is zero.
+double square_sum(engine::Backend& backend, const Buffer& block, const engine::ParamLayout::Entry& entry) {
+  constexpr std::size_t kPiece = std::size_t{1} << 16;  // floats; a copy of so many stays in the cache
+  constexpr std::size_t kLanes = 16;                    // layouts are multiples of it
+  const float* const weights = block.as<const float>() + entry.offset;
+  std::vector<float> piece(std::min(kPiece, entry.floats));
+  double lanes[kLanes] = {};
+  for (std::size_t at = 0; at < entry.floats; at += piece.size()) {
+    const std::span<float> part = std::span(piece).first(std::min(piece.size(), entry.floats - at));
+    backend.copy(part.data(), weights + at, part.size_bytes());
+    for (std::size_t i = 0; i < part.size(); i += kLanes) {
+      for (std::size_t j = 0; j < kLanes; ++j) {
+        const double w = static_cast<double>(part[i + j]);
+        lanes[j] += w * w;
+      }
+    }
+  }
+  double sum = 0.0;
+  for (const double lane : lanes) sum += lane;
+  return sum;
+}
+
 }  // namespace
 
 void require_finite(const step::Plan& plan, const step::Device& device, const step::StateTable& state,
@@ -102,32 +124,6 @@ void log_summary(const step::Plan& plan, const engine::Backend& backend, report:
   if (!other_work.empty()) view.warning(other_work);
   for (const std::string& line : report::run_summary(*plan.run, no_samples, resumed)) view.event(line);
 }
-
-namespace {
-
-/// Σ w² over the span of a parameter, whose padding is zero.
-double square_sum(engine::Backend& backend, const Buffer& block, const engine::ParamLayout::Entry& entry) {
-  constexpr std::size_t kPiece = std::size_t{1} << 16;  // floats; a copy of so many stays in the cache
-  constexpr std::size_t kLanes = 16;                    // layouts are multiples of it
-  const float* const weights = block.as<const float>() + entry.offset;
-  std::vector<float> piece(std::min(kPiece, entry.floats));
-  double lanes[kLanes] = {};
-  for (std::size_t at = 0; at < entry.floats; at += piece.size()) {
-    const std::span<float> part = std::span(piece).first(std::min(piece.size(), entry.floats - at));
-    backend.copy(part.data(), weights + at, part.size_bytes());
-    for (std::size_t i = 0; i < part.size(); i += kLanes) {
-      for (std::size_t j = 0; j < kLanes; ++j) {
-        const double w = static_cast<double>(part[i + j]);
-        lanes[j] += w * w;
-      }
-    }
-  }
-  double sum = 0.0;
-  for (const double lane : lanes) sum += lane;
-  return sum;
-}
-
-}  // namespace
 
 RunFingerprint hparams(const step::Plan& plan) {
   RunFingerprint chosen;

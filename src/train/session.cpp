@@ -3,7 +3,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <span>
 #include <sstream>
 
 #include "cifar_mpi/base/atomic_file.hpp"
@@ -50,7 +49,7 @@ void make_room(const step::Plan& plan) {
 /// Writes the configuration for people, which also proves that the run directory is writable before hours of
 /// work depend on it. Every start writes its own; that of the previous start stays until then.
 void write_configuration(const step::Plan& plan) {
-  write_atomically(*plan.run / "config.toml", std::as_bytes(std::span(plan.config.text)));
+  write_atomically(*plan.run / "config.toml", plan.config.text);
 }
 
 void open_dataset(step::Plan& plan, std::optional<data::DatasetFile>& dataset) {

@@ -2,7 +2,6 @@
 
 #include <exception>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "cifar_mpi/base/text.hpp"

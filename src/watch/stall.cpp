@@ -48,6 +48,30 @@ const char* name(Activity activity) {
   return "";
 }
 
+std::string why_all_wait(const StallScene& scene) {
+  if (scene.others.empty()) return "no rank of this job makes progress: they wait for each other";
+  std::string unknown;
+  for (const OtherNode& node : scene.others) {
+    if (!node.heard) unknown += concat(unknown.empty() ? "" : ", ", node.name);
+  }
+  if (unknown.empty())
+    return concat(
+        "no rank of the ", scene.others.size() + 1,
+        " nodes of this job makes progress: they wait for each other, or the network between them is gone");
+  return concat("no rank of ", scene.host, " makes progress, and no report has ever arrived from ", unknown,
+                ": they wait for ranks there, or for each other");
+}
+
+constexpr const char* kMeetingAdvice =
+    ", where the GPUs of all ranks exchange data: the GPU hangs, or a firewall or the wrong interface "
+    "(NCCL_SOCKET_IFNAME) keeps NCCL from the other ranks, or GPUs of this node cannot read each other's "
+    "memory (NCCL_P2P_DISABLE=1 avoids that)";
+
+bool exchanges_in_check(const RankStatus& rank) {
+  return rank.activity == Activity::checking &&
+         rank.step >= static_cast<std::uint64_t>(comm::DeviceCheck::all_reduce);
+}
+
 }  // namespace
 
 double StallJudge::limit(Activity activity) const {
@@ -246,39 +270,6 @@ std::string waiter_text(const StallScene& scene, const std::string& on, std::opt
   return concat("; rank ", rank.rank, on, " waits for it ",
                 describe_place(rank, tasks_of(rank.rank, scene.programs)));
 }
-
-namespace {
-
-std::string why_all_wait(const StallScene& scene) {
-  if (scene.others.empty()) return "no rank of this job makes progress: they wait for each other";
-  std::string unknown;
-  for (const OtherNode& node : scene.others) {
-    if (!node.heard) unknown += concat(unknown.empty() ? "" : ", ", node.name);
-  }
-  if (unknown.empty())
-    return concat(
-        "no rank of the ", scene.others.size() + 1,
-        " nodes of this job makes progress: they wait for each other, or the network between them is gone");
-  return concat("no rank of ", scene.host, " makes progress, and no report has ever arrived from ", unknown,
-                ": they wait for ranks there, or for each other");
-}
-
-}  // namespace
-
-namespace {
-
-constexpr const char* kMeetingAdvice =
-    ", where the GPUs of all ranks exchange data: the GPU hangs, or a firewall or the wrong interface "
-    "(NCCL_SOCKET_IFNAME) keeps NCCL from the other ranks, or GPUs of this node cannot read each other's "
-    "memory "
-    "(NCCL_P2P_DISABLE=1 avoids that)";
-
-bool exchanges_in_check(const RankStatus& rank) {
-  return rank.activity == Activity::checking &&
-         rank.step >= static_cast<std::uint64_t>(comm::DeviceCheck::all_reduce);
-}
-
-}  // namespace
 
 std::string culprit_text(const Stall& stall, const StallScene& scene) {
   const std::string since = fmt::format(" for {:.1f} s", stall.seconds);

@@ -86,9 +86,8 @@ TEST_F(Programs, KeepTheLastCheckpointWhenTheDiskIsFull) {
   const std::string before = read_file(file("full/checkpoints/step_000000002.h5"));
   // A file-size limit stands in for a full disk, because both make the write itself fail. It is smaller than
   // a checkpoint (8.15 MiB). One rank only, because the limit also holds for MPI's shared memory.
-  const Outcome outcome =
-      run_command("ulimit -f 8192; OMPI_MCA_btl=self " + kTrain + usual("full") + " --steps 4");
-  expect_refusal(outcome, 5, "step_000000004.h5");
+  expect_refusal(run_command("ulimit -f 8192; OMPI_MCA_btl=self " + kTrain + usual("full") + " --steps 4"), 5,
+                 "step_000000004.h5");
   EXPECT_EQ(read_file(file("full/checkpoints/step_000000002.h5")), before);
   EXPECT_EQ(run_command("ls " + file("full/checkpoints")).output, "latest\nstep_000000002.h5\n");
   EXPECT_EQ(run_command(kEval + " " + file("full") + data()).code, 0);
@@ -168,9 +167,8 @@ TEST_F(Programs, FindTheDatasetWhereTheySay) {
       {"cd /; " + train + file("run_4"), "64 training"},
   };
   for (const auto& [command, part] : cases) {
-    const Outcome outcome = run_command(command);
-    EXPECT_EQ(outcome.code, 0) << outcome.output;
-    EXPECT_EQ(count_lines_with(outcome.output, part), 1) << outcome.output;
+    const std::string outcome = output_of(run_command(command));
+    EXPECT_EQ(count_lines_with(outcome, part), 1) << outcome;
   }
   ASSERT_EQ(run_command("rm " + file("installed/data/cifar10.h5")).code, 0);
   expect_refusal(run_command("cd /; " + train + file("run_5")), 3, file("installed/data/cifar10.h5"));
@@ -178,9 +176,8 @@ TEST_F(Programs, FindTheDatasetWhereTheySay) {
 
 TEST_F(Programs, SayThatTheEnvironmentNamedTheDataset) {
   const std::string run_dir = file("by_environment");
-  const Outcome trained = run_command("CIFAR_MPI_DATA=" + file("small.h5") + " " + kTrain + " --run-dir " +
-                                      run_dir + " --batch-size 8 --steps 1 --threads 1");
-  EXPECT_EQ(trained.code, 0) << trained.output;
+  output_of(run_command("CIFAR_MPI_DATA=" + file("small.h5") + " " + kTrain + " --run-dir " + run_dir +
+                        " --batch-size 8 --steps 1 --threads 1"));
   for (const std::string& command : {kTrain, kBin + "/cifar_mpi_eval " + run_dir})
     expect_refusal(run_command("CIFAR_MPI_DATA=" + file("missing.h5") + " " + command), 3,
                    "CIFAR_MPI_DATA names it");
@@ -188,17 +185,16 @@ TEST_F(Programs, SayThatTheEnvironmentNamedTheDataset) {
 
 TEST_F(Programs, FindBeforeTheWorkThatItsResultCannotBeWritten) {
   for (const std::string& path : {std::string("/dev/full"), file("nowhere/result.json")}) {
-    const Outcome outcome = run_command(kBench + " allreduce --seconds 3600 --json " + path);
-    expect_refusal(outcome, 5, path);
+    expect_refusal(run_command(kBench + " allreduce --seconds 3600 --json " + path), 5, path);
   }
   // The source is not read.
   expect_refusal(run_command(kPack + " --from " + file("no_source") + " --out /dev/full"), 5, "/dev/full");
 }
 
 TEST_F(Programs, SayThatImagesAreTooSmallToTrain) {
-  const Outcome small = run_command(kPack + " --synthetic 8 --image 24x23x1 --out " + file("narrow.h5"));
-  EXPECT_EQ(small.code, 0);
-  EXPECT_EQ(count_lines_with(small.output, "warning: smaller than the 24x24"), 1) << small.output;
+  const std::string small =
+      output_of(run_command(kPack + " --synthetic 8 --image 24x23x1 --out " + file("narrow.h5")));
+  EXPECT_EQ(count_lines_with(small, "warning: smaller than the 24x24"), 1) << small;
   const Outcome enough = run_command(kPack + " --synthetic 8 --image 24x24x1 --out " + file("square.h5"));
   EXPECT_EQ(count_lines_with(enough.output, "warning"), 0) << enough.output;
 }

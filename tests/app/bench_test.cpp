@@ -128,11 +128,10 @@ TEST_F(Bench, UsesNoMoreInstructionsThanItIsLetTo) {
                                     " step --device cpu --batch-size 16 --rounds 1 --seconds 0.001 ",
                                     "--threads 1 --conv fft ", options));
   };
-  const test::Outcome portable = step("--isa portable");
-  EXPECT_EQ(portable.code, 0) << portable.output;
-  EXPECT_TRUE(contains(portable.output, "SSE4.1"));
-  EXPECT_TRUE(contains(portable.output, "vectors of 4"));
-  EXPECT_FALSE(contains(portable.output, "avx"));
+  const std::string portable = output_of(step("--isa portable"));
+  EXPECT_TRUE(contains(portable, "SSE4.1"));
+  EXPECT_TRUE(contains(portable, "vectors of 4"));
+  EXPECT_FALSE(contains(portable, "avx"));
   const test::Outcome avx2 = step("--isa avx2");
   if (avx2.code == exit_code(ErrorKind::device)) GTEST_SKIP() << "this cpu has no AVX2";
   EXPECT_TRUE(contains(avx2.output, ", AVX2, "));
@@ -141,19 +140,17 @@ TEST_F(Bench, UsesNoMoreInstructionsThanItIsLetTo) {
 }
 
 TEST_F(Bench, SaysWhichKernelsItMeasuresAboveEachTable) {
-  const test::Outcome outcome = test::run_command(
-      test::kBench + " step --device cpu --threads 1 --batch-size 2,3 --rounds 1 --seconds 0.001");
-  ASSERT_EQ(outcome.code, 0) << outcome.output;
-  EXPECT_EQ(test::count_lines_with(outcome.output, "  conv2 forward: "), 2) << outcome.output;
-  EXPECT_LT(outcome.output.find("  conv2 forward: "), outcome.output.find("ms per step"));
+  const std::string outcome = output_of(test::run_command(
+      test::kBench + " step --device cpu --threads 1 --batch-size 2,3 --rounds 1 --seconds 0.001"));
+  EXPECT_EQ(test::count_lines_with(outcome, "  conv2 forward: "), 2) << outcome;
+  EXPECT_LT(outcome.find("  conv2 forward: "), outcome.find("ms per step"));
 }
 
 TEST_F(Bench, WritesTheStepOfEachBatchSizeAsJson) {
   const std::string path = file("step.json");
-  const test::Outcome outcome = mpirun(
+  const std::string outcome = output_of(mpirun(
       2, test::kBench + " step --device cpu --threads 1 --batch-size 2,3 --rounds 2 --seconds 0.01 --json " +
-             path);
-  ASSERT_EQ(outcome.code, 0) << outcome.output;
+             path));
   std::istringstream lines(read_file(path));
   int batch = 2;
   for (std::string line; std::getline(lines, line); ++batch) {
@@ -164,8 +161,7 @@ TEST_F(Bench, WritesTheStepOfEachBatchSizeAsJson) {
     EXPECT_EQ(object.number("ranks"), 2);
     EXPECT_TRUE(contains(object.text("kernels"), "conv2 forward: ")) << line;
     const std::string bits = "bits of the first two steps: " + object.text("bits") + "\n";
-    EXPECT_EQ(test::count_lines_with(outcome.output, bits.substr(0, bits.size() - 1)), 1)
-        << bits << outcome.output;
+    EXPECT_EQ(test::count_lines_with(outcome, bits.substr(0, bits.size() - 1)), 1) << bits << outcome;
     for (const char* name : {"step_ms", "images_per_s", "processor_share", "peak_gflops", "copy_gb_s",
                              "alone_ms", "blocking_ms"}) {
       const auto values = object.numbers(name);
@@ -194,38 +190,33 @@ TEST_F(Bench, RefusesAFileThatItCannotWriteBeforeItMeasures) {
 }
 
 TEST_F(Bench, ComparesWaysWithAndWithoutASlowWorkerInColumnsThatProgramsCanRead) {
-  const test::Outcome outcome = test::run_command(
-      test::kBench + " ways --ways all-reduce,local:2 --compute-ms 5 --seconds 0.01 --batch-size 2");
-  ASSERT_EQ(outcome.code, 0) << outcome.output;
+  const std::string outcome = output_of(test::run_command(
+      test::kBench + " ways --ways all-reduce,local:2 --compute-ms 5 --seconds 0.01 --batch-size 2"));
   for (const char* row :
        {"all-reduce +1 +2 +no", "all-reduce +1 +2 +x3", "local:2 +1 +2 +no", "local:2 +1 +2 +x3"}) {
     const std::regex line(concat("\n", row, " +[0-9.]+ +[0-9]+ +[0-9]+ +- +- +0.0% +-  "));
-    EXPECT_TRUE(std::regex_search(outcome.output, line)) << row << " in " << outcome.output;
+    EXPECT_TRUE(std::regex_search(outcome, line)) << row << " in " << outcome;
   }
 }
 
 TEST_F(Bench, RecordsAWayForTheForecast) {
   const std::string ways =
       test::kBench + " ways --slow-factor 1 --compute-ms 2 --batch-size 2 --record " + file("run");
-  const test::Outcome outcome =
-      test::run_command(concat(test::kMpirun, " -np 2 ", ways, " --ways all-reduce --seconds 0.5"));
-  ASSERT_EQ(outcome.code, 0) << outcome.output;
+  output_of(test::run_command(concat(test::kMpirun, " -np 2 ", ways, " --ways all-reduce --seconds 0.5")));
   const report::Timeline timeline = report::read_timeline(file("run") + "/timeline.h5");
   EXPECT_EQ(timeline.hosts.size(), 2u);
   EXPECT_GE(timeline.steps.size(), 3u);
-  const test::Outcome forecast =
-      test::run_command(concat(test::kReport, " ", file("run"), " --forecast 4 --link 20us,10gbit"));
-  EXPECT_EQ(forecast.code, 0) << forecast.output;
-  EXPECT_TRUE(contains(forecast.output, "recorded on 2 ranks"));
-  EXPECT_TRUE(contains(forecast.output, "a recording of cifar_mpi_bench ways"));
-  EXPECT_FALSE(contains(forecast.output, "warning: "));
-  EXPECT_FALSE(contains(forecast.output, "no core for its work"));
+  const std::string forecast = output_of(
+      test::run_command(concat(test::kReport, " ", file("run"), " --forecast 4 --link 20us,10gbit")));
+  EXPECT_TRUE(contains(forecast, "recorded on 2 ranks"));
+  EXPECT_TRUE(contains(forecast, "a recording of cifar_mpi_bench ways"));
+  EXPECT_FALSE(contains(forecast, "warning: "));
+  EXPECT_FALSE(contains(forecast, "no core for its work"));
   const std::string exporting = concat(test::kReport, " ", file("run"), " --link 20us,10gbit --goal ",
                                        file("step.goal"), " --chakra ", file("step"), " --forecast ");
   expect_refusal(test::run_command(exporting + "4,8"), exit_code(ErrorKind::usage), "one number, not 2");
-  const test::Outcome exported = test::run_command(exporting + "4");
-  EXPECT_EQ(exported.code, 0) << exported.output;
-  EXPECT_TRUE(contains(exported.output, "step.0.et to "));
+  const std::string exported = output_of(test::run_command(exporting + "4"));
+  EXPECT_TRUE(contains(exported, "step.0.et to "));
   EXPECT_TRUE(exists(DirectoryEntry(file("step.3.et"))));
   EXPECT_TRUE(contains(read_file(file("step.goal")), "// A step of 4 ranks, 2 per node."));
   const test::Outcome brief =

@@ -37,12 +37,10 @@ TEST_F(Programs, TrainOnCifar100) {
   EXPECT_EQ(data::DatasetFile(file("coarse.h5")).info().label_names[19], "coarse_19");
 
   const std::string run = " --data " + file("fine.h5") + " ";
-  const Outcome trained = run_command(kTrain + run + "--run-dir " + file("hundred_run") +
-                                      " --batch-size 8 --steps 2 --threads 1");
-  EXPECT_EQ(trained.code, 0) << trained.output;
-  const Outcome evaluated = run_command(kEval + run + file("hundred_run") + " --threads 1");
-  EXPECT_EQ(evaluated.code, 0) << evaluated.output;
-  EXPECT_EQ(count_lines_with(evaluated.output, "  fine_99"), 1) << evaluated.output;
+  output_of(run_command(kTrain + run + "--run-dir " + file("hundred_run") +
+                        " --batch-size 8 --steps 2 --threads 1"));
+  const std::string evaluated = output_of(run_command(kEval + run + file("hundred_run") + " --threads 1"));
+  EXPECT_EQ(count_lines_with(evaluated, "  fine_99"), 1) << evaluated;
 }
 
 TEST_F(Programs, RefuseSuperclassesOfCifar10) {

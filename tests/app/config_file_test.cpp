@@ -23,9 +23,7 @@ TEST_F(Programs, TakeEveryRecipe) {
 
 TEST_F(Programs, LetOptionsReplaceWhatAModelBrings) {
   const auto printed = [&](const std::string& options) {
-    const Outcome outcome = run_command(kTrain + " --model resnet20 --print-config " + options);
-    EXPECT_EQ(outcome.code, 0) << outcome.output;
-    return outcome.output;
+    return output_of(run_command(kTrain + " --model resnet20 --print-config " + options));
   };
   const auto expect = [&](const std::string& text, const std::vector<std::string>& lines) {
     for (const std::string& line : lines) EXPECT_TRUE(contains(text, "\n" + line + "\n")) << line;
@@ -89,42 +87,35 @@ TEST_F(Programs, PrintAConfigurationThatReadsBackWhateverTheValues) {
   for (const std::string& text : texts) {
     SCOPED_TRACE(text);
     // run-dir is the only text option without further restrictions, except that it must not be empty.
-    const Outcome printed = run_command(kTrain + " --run-dir " + in_quotes(text) + " --data " +
-                                        in_quotes(text) + " --resume " + in_quotes(text) + " --print-config");
-    ASSERT_EQ(printed.code, 0) << printed.output;
-    write_file(file("nasty.toml"), printed.output);
+    const std::string printed =
+        output_of(run_command(kTrain + " --run-dir " + in_quotes(text) + " --data " + in_quotes(text) +
+                              " --resume " + in_quotes(text) + " --print-config"));
+    write_file(file("nasty.toml"), printed);
     const std::string read = kTrain + " --config " + file("nasty.toml");
-    EXPECT_EQ(run_command(read + " --print-config").output, printed.output);
+    EXPECT_EQ(run_command(read + " --print-config").output, printed);
     // The parsed value is the text itself: the command line gives the same.
-    EXPECT_EQ(run_command(read + " --run-dir " + in_quotes(text) + " --print-config").output, printed.output);
+    EXPECT_EQ(run_command(read + " --run-dir " + in_quotes(text) + " --print-config").output, printed);
   }
 }
 
 TEST_F(Programs, PrintEveryOptionSoThatItReadsBack) {
   const std::string defaults = run_command(kTrain + " --print-config").output;
-  const Outcome printed =
-      run_command(kTrain +
-                  " --data d --run-dir r --resume never --seed 18446744073709551615 "
-                  "--device cpu --precision bf16 --threads 3 "
-                  "--runner serial --all-reduce doubling --bucket-mib "
-                  "0.12345678901234567 --reproducible --micro-shards 16 "
-                  "--overlap off --global-batch 9223372036854775807 "
-                  "--epochs 0.30000000000000004 "
-                  "--augment none --shuffle global --lr 1e-300 --lr-decay-factor 0.25 "
-                  "--lr-scaling sqrt "
-                  "--warmup-epochs 2 --weight-decay 0 --ema-decay 0.5 --log-every 3 "
-                  "--eval-every 0.5 --checkpoint-every 9 "
-                  "--check-every 8 --keep 2 --schedule steps --decay-at 0.5,0.75 "
-                  "--optimizer nesterov --momentum 0.85 --clip-norm 1.5 --label-smoothing 0.2 "
-                  "--print-config");
-  ASSERT_EQ(printed.code, 0) << printed.output;
-  write_file(file("all.toml"), printed.output);
-  EXPECT_EQ(run_command(kTrain + " --config " + file("all.toml") + " --print-config").output, printed.output);
+  const std::string printed = output_of(run_command(
+      kTrain +
+      " --data d --run-dir r --resume never --seed 18446744073709551615 --device cpu --precision bf16 "
+      "--threads 3 --runner serial --all-reduce doubling --bucket-mib 0.12345678901234567 --reproducible "
+      "--micro-shards 16 --overlap off --global-batch 9223372036854775807 --epochs 0.30000000000000004 "
+      "--augment none --shuffle global --lr 1e-300 --lr-decay-factor 0.25 --lr-scaling sqrt --warmup-epochs "
+      "2 --weight-decay 0 --ema-decay 0.5 --log-every 3 --eval-every 0.5 --checkpoint-every 9 --check-every "
+      "8 --keep 2 --schedule steps --decay-at 0.5,0.75 --optimizer nesterov --momentum 0.85 --clip-norm 1.5 "
+      "--label-smoothing 0.2 --print-config"));
+  write_file(file("all.toml"), printed);
+  EXPECT_EQ(run_command(kTrain + " --config " + file("all.toml") + " --print-config").output, printed);
   for (const char* line :
        {"seed=\"18446744073709551615\"\n", "bucket-mib=0.12345678901234566\n", "reproducible=true\n",
         "epochs=0.30000000000000004\n", "lr=1e-300\n", "overlap=\"off\"\n", "decay-at=\"0.5,0.75\"\n"}) {
     EXPECT_FALSE(contains(defaults, line));
-    EXPECT_TRUE(contains(printed.output, line));
+    EXPECT_TRUE(contains(printed, line));
   }
 }
 

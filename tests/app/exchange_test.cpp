@@ -63,10 +63,8 @@ TEST_F(Exchange, FinishesWithFourTimesAsManyRanksAsCores) {
   const auto crowd = [](const std::string& command) {
     return run_command("unset OMPI_MCA_mpi_yield_when_idle; " + kMpirun + " -np 8 " + command);
   };
-  const Outcome sums = crowd(kBench + " allreduce --sizes 4,64K,1M --seconds 0.05");
-  EXPECT_EQ(sums.code, 0) << sums.output;  // 1 when a sum is wrong
-  const Outcome trained = crowd(train("crowded", "--batch-size 2 --steps 10"));
-  EXPECT_EQ(trained.code, 0) << trained.output;
+  output_of(crowd(kBench + " allreduce --sizes 4,64K,1M --seconds 0.05"));  // 1 when a sum is wrong
+  output_of(crowd(train("crowded", "--batch-size 2 --steps 10")));
   // Ranks that do not yield use up their time slices, which takes minutes.
   EXPECT_LT(Clock::now() - begin, std::chrono::seconds(90));
 }
@@ -83,8 +81,7 @@ TEST_F(Exchange, StaysOverAHundredStepsAsCloseToOneRankAsRoundingAllows) {
                           const std::string& options) {
     std::filesystem::create_directories(file(run) + "/checkpoints");
     run::write_checkpoint(path(run, 1), from);
-    const Outcome outcome = mpirun(ranks, train(run, common + "--steps 101 " + options));
-    EXPECT_EQ(outcome.code, 0) << outcome.output;
+    output_of(mpirun(ranks, train(run, common + "--steps 101 " + options)));
     return run::read_checkpoint(path(run, 101));
   };
   const run::Checkpoint one = end_of("one", 1, start, "");
@@ -115,11 +112,10 @@ TEST_F(Exchange, LearnsAlsoWithGradientsInBf16) {
   const std::string options =
       "--global-batch 16 --steps 150 --augment none --log-every 150 --weight-decay 0 --lr 0.05 ";
   const auto loss_of = [&](const std::string& run, const std::string& more) {
-    const Outcome outcome = mpirun(2, train(run, options + more));
-    EXPECT_EQ(outcome.code, 0) << outcome.output;
+    const std::string outcome = output_of(mpirun(2, train(run, options + more)));
     std::smatch found;
-    const bool any = std::regex_search(outcome.output, found, std::regex(R"(step 150, loss = ([\d.]+))"));
-    EXPECT_TRUE(any) << outcome.output;
+    const bool any = std::regex_search(outcome, found, std::regex(R"(step 150, loss = ([\d.]+))"));
+    EXPECT_TRUE(any) << outcome;
     return any ? std::stod(found[1]) : 1e9;
   };
   EXPECT_LT(loss_of("bf16", "--all-reduce ring --wire bf16"), 0.5 * std::log(10.0));
@@ -131,8 +127,7 @@ TEST_F(Exchange, GivesWithServersTheBitsOfASumInRankOrder) {
       "--input-size 12 --batch-size 8 --steps 50 --log-every 50 --optimizer momentum --lr 0.01 "
       "--checkpoint-every 20 ";
   const auto end_of = [&](const std::string& run, int ranks, const std::string& options) {
-    const Outcome outcome = mpirun(ranks, train(run, common + options));
-    EXPECT_EQ(outcome.code, 0) << outcome.output;
+    output_of(mpirun(ranks, train(run, common + options)));
     return run::read_checkpoint(file(run) + "/checkpoints/step_000000050.h5");
   };
   const run::Checkpoint window = end_of("window", 3, "--all-reduce window");
@@ -151,14 +146,10 @@ TEST_F(Exchange, GivesWithServersTheBitsOfASumInRankOrder) {
 
 TEST_F(Exchange, RefusesAWireThatCannotBe) {
   for (const char* choice : {"--all-reduce window", "--all-reduce mpi", "--reproducible --shuffle global"}) {
-    const Outcome outcome = mpirun(2, train("never", std::string("--wire bf16 ") + choice));
-    EXPECT_EQ(outcome.code, 2) << outcome.output;
-    EXPECT_EQ(count_lines_with(outcome.output, "cifar_mpi_train: "), 1) << outcome.output;
-    EXPECT_TRUE(contains(outcome.output, "--wire"));
+    expect_refusal(mpirun(2, train("never", std::string("--wire bf16 ") + choice)), 2, "--wire");
   }
-  const Outcome noted = mpirun(2, train("noted", "--batch-size 8 --steps 1 --wire bf16"));
-  EXPECT_EQ(noted.code, 0) << noted.output;
-  EXPECT_EQ(count_lines_with(noted.output, "--wire bf16 has no effect"), 1) << noted.output;
+  const std::string noted = output_of(mpirun(2, train("noted", "--batch-size 8 --steps 1 --wire bf16")));
+  EXPECT_EQ(count_lines_with(noted, "--wire bf16 has no effect"), 1) << noted;
 }
 
 }  // namespace

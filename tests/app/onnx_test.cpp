@@ -45,23 +45,20 @@ TEST_P(Onnx, PredictsAsTheProgramDoes) {
     GTEST_SKIP() << "no Python with onnx and h5py (Debian: python3-onnx, python3-h5py), so no model was run";
   const std::string set = file("odd.h5"), run = file("run"), model = file("model.onnx");
   ASSERT_EQ(run_command(kPack + " --synthetic 640 --image 30x34x3 --force --out " + set).code, 0);
-  const Outcome trained =
-      run_command(kTrain + " --device cpu --data " + set + " --run-dir " + run +
-                  " --resume never --steps 20" + " --batch-size 32 --threads 1 " + GetParam());
-  ASSERT_EQ(trained.code, 0) << trained.output;
+  output_of(run_command(kTrain + " --device cpu --data " + set + " --run-dir " + run +
+                        " --resume never --steps 20" + " --batch-size 32 --threads 1 " + GetParam()));
   const std::string predictions = file("predictions.h5");
-  const Outcome evaluated = run_command(kEval + " " + run + " --device cpu --threads 1 --data " + set +
-                                        " --force --predictions " + predictions);
-  ASSERT_EQ(evaluated.code, 0) << evaluated.output;
-  const Outcome exported = run_command(kEval + " " + run + " --force --export-onnx " + model);
-  ASSERT_EQ(exported.code, 0) << exported.output;
+  const std::string evaluated =
+      output_of(run_command(kEval + " " + run + " --device cpu --threads 1 --data " + set +
+                            " --force --predictions " + predictions));
+  output_of(run_command(kEval + " " + run + " --force --export-onnx " + model));
   const std::string folder = CIFAR_MPI_SOURCE_ROOT "/tests/app", given = " " + set + " " + predictions;
-  const Outcome predicted = run_command(python + " " + folder + "/run_onnx.py " + model + given);
-  ASSERT_EQ(predicted.code, 0) << predicted.output;
+  const std::string predicted =
+      output_of(run_command(python + " " + folder + "/run_onnx.py " + model + given));
   // Both print four digits; compare_logits.py bounds the rest.
-  EXPECT_NEAR(number_in(predicted.output, "cross-entropy ([0-9.]+)"),
-              number_in(evaluated.output, "cross-entropy ([0-9.]+)"), 2e-4)
-      << evaluated.output << predicted.output;
+  EXPECT_NEAR(number_in(predicted, "cross-entropy ([0-9.]+)"),
+              number_in(evaluated, "cross-entropy ([0-9.]+)"), 2e-4)
+      << evaluated << predicted;
 
   std::filesystem::remove_all(run);
 }
@@ -81,25 +78,23 @@ TEST_P(PageOfInference, ClassifiesAsTheProgramDoes) {
   const std::string python = python_with(modules), set = file("odd.h5"), run = file("run");
   if (python.empty()) GTEST_SKIP() << "no Python with " << modules << ", so the page's program was not run";
   ASSERT_EQ(run_command(kPack + " --synthetic 640 --image 30x34x3 --force --out " + set).code, 0);
-  const Outcome trained = run_command(kTrain + " --device cpu --data " + set + " --run-dir " + run +
-                                      " --resume never --steps 20 --batch-size 32 --threads 1");
-  ASSERT_EQ(trained.code, 0) << trained.output;
+  output_of(run_command(kTrain + " --device cpu --data " + set + " --run-dir " + run +
+                        " --resume never --steps 20 --batch-size 32 --threads 1"));
   const std::string predictions = file("predictions.h5"), program = python_of("src/run/inference.md", start);
-  const Outcome evaluated = run_command(kEval + " " + run + " --device cpu --threads 1 --data " + set +
-                                        " --force --predictions " + predictions);
-  ASSERT_EQ(evaluated.code, 0) << evaluated.output;
+  const std::string evaluated =
+      output_of(run_command(kEval + " " + run + " --device cpu --threads 1 --data " + set +
+                            " --force --predictions " + predictions));
   ASSERT_NE(program, "") << "the page has no program that begins with " << start;
   write_file(file("classify.py"), program + "import numpy as np\nfrom compare_logits import compare\n" +
                                       "w = {name: np.asarray(x) for name, x in w.items()}\n" +
                                       "compare(np.asarray(logits), sys.argv[3], [x.size / x.shape[-1] for x "
                                       "in w.values() if x.ndim > 1])\n");
-  const Outcome classified =
-      run_command("PYTHONPATH=" CIFAR_MPI_SOURCE_ROOT "/tests/app " + python + " " + file("classify.py") +
-                  " " + run + "/checkpoints/latest " + set + " " + predictions);
-  EXPECT_EQ(classified.code, 0) << classified.output;
-  EXPECT_NEAR(number_in(classified.output, "precision @ 1 = ([0-9.]+)"),
-              number_in(evaluated.output, "precision @ 1 = ([0-9.]+)"), 1.01 / 128)  // a tie
-      << classified.output << evaluated.output;
+  const std::string classified = output_of(run_command("PYTHONPATH=" CIFAR_MPI_SOURCE_ROOT "/tests/app " +
+                                                       python + " " + file("classify.py") + " " + run +
+                                                       "/checkpoints/latest " + set + " " + predictions));
+  EXPECT_NEAR(number_in(classified, "precision @ 1 = ([0-9.]+)"),
+              number_in(evaluated, "precision @ 1 = ([0-9.]+)"), 1.01 / 128)  // a tie
+      << classified << evaluated;
   std::filesystem::remove_all(run);
 }
 
@@ -120,14 +115,12 @@ TEST_F(Programs, ReadWhatThePageWritesWithH5py) {
     GTEST_SKIP()
         << "no h5py here (Debian and Ubuntu: python3-h5py), so the example of src/run/README.md was not run";
   write_file(file("example.py"), program);
-  const Outcome written = run_command("cd " + file("") + " && " + python + " example.py");
-  ASSERT_EQ(written.code, 0) << written.output;
+  output_of(run_command("cd " + file("") + " && " + python + " example.py"));
   const data::DatasetFile set(file("own.h5"));
   EXPECT_EQ(set.info().label_names, (std::vector<std::string>{"cat", "dog"}));
   EXPECT_GT(set.read(data::Split::train, {0, set.info().train_count}).labels.size(), 8u);
-  const Outcome trained = run_command(kTrain + " --data " + file("own.h5") + " --run-dir " + file("own_run") +
-                                      " --batch-size 8 --steps 2 --threads 1");
-  EXPECT_EQ(trained.code, 0) << trained.output;
+  output_of(run_command(kTrain + " --data " + file("own.h5") + " --run-dir " + file("own_run") +
+                        " --batch-size 8 --steps 2 --threads 1"));
 }
 
 TEST_F(Programs, CompareLabelsByNumberIfAskedTo) {
@@ -141,15 +134,14 @@ TEST_F(Programs, CompareLabelsByNumberIfAskedTo) {
   expect_refusal(run_command(eval), 4, "or give --other-classes to count labels by number");
   const Outcome known = run_command(kEval + " " + file("of_names") + " --threads 1" + data());
   std::filesystem::remove(file("of_names/evaluation.h5"));
-  const Outcome renamed = run_command(eval + " --other-classes");
-  EXPECT_EQ(renamed.code, 0) << renamed.output;
+  const std::string renamed = output_of(run_command(eval + " --other-classes"));
   static const std::regex kFound("cross-entropy [0-9.]+");
   std::smatch before, after;
   ASSERT_TRUE(std::regex_search(known.output, before, kFound)) << known.output;
-  ASSERT_TRUE(std::regex_search(renamed.output, after, kFound)) << renamed.output;
+  ASSERT_TRUE(std::regex_search(renamed, after, kFound)) << renamed;
   EXPECT_EQ(after[0], before[0]);
-  EXPECT_EQ(count_lines_with(renamed.output, "is left as it is, because the classes have other names"), 1)
-      << renamed.output;
+  EXPECT_EQ(count_lines_with(renamed, "is left as it is, because the classes have other names"), 1)
+      << renamed;
   EXPECT_FALSE(std::filesystem::exists(file("of_names/evaluation.h5")));
 }
 

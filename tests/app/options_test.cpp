@@ -15,18 +15,13 @@ TEST_F(Programs, AnswerWithoutMpi) {
   const std::vector<std::pair<std::string, std::string>> words{
       {kTrain, "--lr X"}, {kEval, "--weights"}, {kPack, "--synthetic"}, {kBench, "allreduce"}};
   for (const auto& [program, word] : words) {
-    const Outcome help = run_command(program + " --help");
-    EXPECT_EQ(help.code, 0);
-    EXPECT_TRUE(contains(help.output, word));
-    const Outcome version = run_command(program + " --version");
-    EXPECT_EQ(version.code, 0);
-    EXPECT_TRUE(std::regex_search(version.output, std::regex("^cifar_mpi_\\w+ \\d+\\.\\d+\\.\\d+ \\(")))
-        << version.output;
+    EXPECT_TRUE(contains(output_of(run_command(program + " --help")), word));
+    const std::string version = output_of(run_command(program + " --version"));
+    EXPECT_TRUE(std::regex_search(version, std::regex("^cifar_mpi_\\w+ \\d+\\.\\d+\\.\\d+ \\("))) << version;
   }
-  const Outcome build = run_command(kTrain + " --check-build");
-  EXPECT_EQ(build.code, 0);
+  const std::string build = output_of(run_command(kTrain + " --check-build"));
   for (const char* part : {"MPI", "cpu", "cuda", "ring", "tutorial"}) {
-    EXPECT_TRUE(contains(build.output, part));
+    EXPECT_TRUE(contains(build, part));
   }
 }
 
@@ -134,17 +129,16 @@ TEST_F(Programs, PrintTheModelForTheDatasetOrForCifar10) {
   ASSERT_EQ(run_command(kPack + " --synthetic 40 --out " + file("set.h5")).code, 0);
   const std::string asked = "cd " + file("") + " && CIFAR_MPI_DATA= " + kTrain + " --print-model";
   for (const std::string& option : {std::string(), " --data " + file("set.h5")}) {
-    const Outcome found = run_command(asked + option);
-    EXPECT_EQ(found.code, 0);
+    const std::string found = output_of(run_command(asked + option));
     for (const char* part : {"conv2", "LocalResponseNorm", "12x12x64", "885120", "parameters: 1068298",
                              "36.9 MFLOP forward", "24x24x3"}) {
-      EXPECT_TRUE(contains(found.output, part));
+      EXPECT_TRUE(contains(found, part));
     }
     // Without a name: CIFAR-10's, unless this checkout has a dataset, which the program finds next to its
     // binary.
-    const bool said = found.output.find(option.empty() ? "CIFAR-10's images" : "set.h5") != std::string::npos;
-    EXPECT_TRUE(said || (option.empty() && found.output.find("cifar10.h5") != std::string::npos))
-        << found.output;
+    EXPECT_TRUE(contains(found, option.empty() ? "CIFAR-10's images" : "set.h5") ||
+                (option.empty() && contains(found, "cifar10.h5")))
+        << found;
   }
   expect_refusal(run_command(asked + " --data " + file("none.h5")), 3, "none.h5");
 }
@@ -172,14 +166,12 @@ TEST_F(Programs, RefuseRanksThatWereStartedInAnotherWay) {
     EXPECT_TRUE(contains(outcome.output, "start all ranks with the same program and options"));
   }
   for (const char* wrong : {" --foo", " --config nope"}) {
-    const Outcome outcome = outcome_of(train, train + wrong);
-    expect_refusal(outcome, 2, "(on a rank other than 0, host ");
+    expect_refusal(outcome_of(train, train + wrong), 2, "(on a rank other than 0, host ");
   }
   EXPECT_FALSE(std::filesystem::exists(file("mixed")));
   // Paths may differ between nodes, and an option that repeats a default changes nothing.
   ASSERT_TRUE(std::filesystem::copy_file(file("small.h5"), file("copy.h5")));
-  const Outcome agreed = outcome_of(train, train + " --data " + file("copy.h5") + " --lr 0.1");
-  EXPECT_EQ(agreed.code, 0) << agreed.output;
+  output_of(outcome_of(train, train + " --data " + file("copy.h5") + " --lr 0.1"));
 }
 
 TEST_F(Programs, RefuseACollectiveOfGpusOnTheCpu) {
@@ -375,8 +367,7 @@ TEST_F(Programs, KeepTheirFilesCleanWhenTheStandardStreamsAreClosed) {
   const std::string metrics = read_file(file("quiet/metrics.jsonl"));
   EXPECT_EQ(count_lines_with(metrics, "{\""), count_lines_with(metrics, "")) << metrics;
   EXPECT_GE(count_lines_with(metrics, "\"cross_entropy\""), 2) << metrics;
-  const Outcome ranks = mpirun(2, "sh -c 'exec " + kTrain + small("quiet_ranks") + closed + "'");
-  EXPECT_EQ(ranks.code, 0) << ranks.output;
+  output_of(mpirun(2, "sh -c 'exec " + kTrain + small("quiet_ranks") + closed + "'"));
   for (const char* run : {"quiet", "quiet_ranks"})
     EXPECT_EQ(run_command(kEval + " " + file(run) + data() + " --threads 1").code, 0) << run;
 }

@@ -7,7 +7,6 @@
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/data/dataset.hpp"
 #include "cifar_mpi/evaluation/evaluate_checkpoint.hpp"
-#include "report/json.hpp"
 
 /// The output of cifar_mpi_eval besides the accuracy.
 namespace cifar_mpi::test {
@@ -69,8 +68,7 @@ TEST_F(Programs, WritePredictionsThatGiveTheAccuracyOfTheEvaluation) {
 }
 
 TEST_F(Programs, SayInWhichPrecisionTheyEvaluate) {
-  const Outcome trained = run_command(kTrain + small("in_bf16") + " --device cpu --precision bf16");
-  ASSERT_EQ(trained.code, 0) << trained.output;
+  output_of(run_command(kTrain + small("in_bf16") + " --device cpu --precision bf16"));
   const std::string eval = kEval + data() + " --threads 1 --device cpu " + file("in_bf16") + " --precision ";
   const Outcome other = run_command(eval + "fp32");
   EXPECT_EQ(count_lines_with(other.output, ", in fp32 (the run evaluates in bf16: --precision bf16)"), 1)
@@ -88,15 +86,13 @@ TEST_F(Programs, ShowTheViewsThatAreAskedFor) {
   const std::string eval = kEval + data() + " " + file("viewed") + " --threads 1 ";
   const Outcome plain = run_command(eval);
   EXPECT_EQ(count_lines_with(plain.output, "views"), 0) << plain.output;
-  const Outcome six = run_command(eval + "--views 6 --predictions " + file("six_1.csv"));
-  ASSERT_EQ(six.code, 0) << six.output;
+  const std::string six = output_of(run_command(eval + "--views 6 --predictions " + file("six_1.csv")));
   static const std::regex kAlone("precision @ 1 = ([0-9.]+)");
   std::smatch alone;
   ASSERT_TRUE(std::regex_search(plain.output, alone, kAlone));
-  EXPECT_TRUE(std::regex_search(
-      six.output,
-      std::regex("6 views of each image in [0-9.]+ s; the image alone: " + alone[1].str() + " in [0-9.]+ s")))
-      << six.output << plain.output;
+  EXPECT_TRUE(std::regex_search(six, std::regex("6 views of each image in [0-9.]+ s; the image alone: " +
+                                                alone[1].str() + " in [0-9.]+ s")))
+      << six << plain.output;
   const Outcome ranks = mpirun(2, eval + "--views 6 --json --predictions " + file("six_2.csv"));
   EXPECT_TRUE(contains(ranks.output, "\"views\":6,"));
   EXPECT_TRUE(contains(ranks.output, "\"other_views_seconds\":"));
@@ -158,8 +154,7 @@ TEST_F(Programs, OverwriteTheirOwnResultsAloneWhenForced) {
     EXPECT_EQ(run_command(command).code, 0);
     const std::string first = read_file(written);
     expect_refusal(run_command(command), 2, "exists already; name another file, or give --force");
-    const Outcome forced = run_command(command + " --force");
-    EXPECT_EQ(forced.code, 0) << forced.output;
+    output_of(run_command(command + " --force"));
     EXPECT_EQ(read_file(written), first);
   }
 }

@@ -8,7 +8,6 @@
 #include <memory>
 #include <regex>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "app/command.hpp"
@@ -26,6 +25,12 @@ inline const std::string kEval = kBin + "/cifar_mpi_eval";
 inline const std::string kPack = kBin + "/cifar_mpi_pack";
 inline const std::string kReport = kBin + "/cifar_mpi_report";
 inline const std::string kBench = kBin + "/cifar_mpi_bench";
+
+/// The output of a program, which must end with code 0.
+inline std::string output_of(const Outcome& outcome) {
+  EXPECT_EQ(outcome.code, 0) << outcome.output;
+  return outcome.output;
+}
 
 /// One small dataset for all tests of the process.
 class Programs : public testing::Test {

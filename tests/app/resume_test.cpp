@@ -1,4 +1,3 @@
-#include <cmath>
 #include <string>
 #include <vector>
 
@@ -25,13 +24,12 @@ TEST_F(ResumedRun, GoesOnAtTheSameSamplesOnFourThreeTwoAndFourRanks) {
   ASSERT_EQ(train(1, "straight", common + "--steps 12").code, 0);
   int steps = 0;
   for (const int ranks : {4, 3, 2, 4}) {
-    const Outcome leg = train(ranks, "changing", common + "--steps " + std::to_string(steps += 3));
-    ASSERT_EQ(leg.code, 0) << leg.output;
+    const std::string leg =
+        output_of(train(ranks, "changing", common + "--steps " + std::to_string(steps += 3)));
     if (steps == 3) continue;
-    EXPECT_EQ(
-        count_lines_with(leg.output, "note: the number of ranks that compute is " + std::to_string(ranks)), 1)
-        << leg.output;
-    EXPECT_EQ(count_lines_with(leg.output, "--shuffle shard"), 0) << leg.output;
+    EXPECT_EQ(count_lines_with(leg, "note: the number of ranks that compute is " + std::to_string(ranks)), 1)
+        << leg;
+    EXPECT_EQ(count_lines_with(leg, "--shuffle shard"), 0) << leg;
   }
   const std::vector<double> wanted = losses("straight"), found = losses("changing");
   ASSERT_EQ(wanted.size(), 12u);
@@ -46,13 +44,12 @@ TEST_F(ResumedRun, GoesOnAtTheSameSamplesOnFourThreeTwoAndFourRanks) {
 TEST_F(ResumedRun, SaysWhatShardsMeanOnAnotherNumberOfRanks) {
   const std::vector<std::pair<int, int>> legs{{4, 3}, {3, 6}, {2, 16}, {4, 18}};
   for (const auto& [ranks, steps] : legs) {
-    const Outcome leg = train(ranks, "shards", "--steps " + std::to_string(steps));
-    ASSERT_EQ(leg.code, 0) << leg.output;
+    const std::string leg = output_of(train(ranks, "shards", "--steps " + std::to_string(steps)));
     // An epoch has 8 steps of 12 of 96 samples, so the last change is between two epochs.
     const bool said = steps == 6 || steps == 16;
-    EXPECT_EQ(count_lines_with(leg.output, "each epoch has each sample exactly once"), said) << leg.output;
+    EXPECT_EQ(count_lines_with(leg, "each epoch has each sample exactly once"), said) << leg;
     if (said) {
-      EXPECT_EQ(count_lines_with(leg.output, "which all ranks have reached after step 8,"), 1) << leg.output;
+      EXPECT_EQ(count_lines_with(leg, "which all ranks have reached after step 8,"), 1) << leg;
     }
   }
   EXPECT_EQ(losses("shards").size(), 18u);
@@ -66,9 +63,9 @@ TEST_F(ResumedRun, KeepsItsBitsOnOtherRanksWhenReproducible) {
   ASSERT_EQ(train(1, "one_rank", common + "--steps 6").code, 0);
   int steps = 0;
   for (const int ranks : {4, 2, 1}) {
-    const Outcome leg = train(ranks, "fewer_ranks", common + "--steps " + std::to_string(steps += 2));
-    ASSERT_EQ(leg.code, 0) << leg.output;
-    EXPECT_EQ(count_lines_with(leg.output, "different bits"), 0) << leg.output;
+    const std::string leg =
+        output_of(train(ranks, "fewer_ranks", common + "--steps " + std::to_string(steps += 2)));
+    EXPECT_EQ(count_lines_with(leg, "different bits"), 0) << leg;
   }
   for (const char* group : {"/model", "/ema", "/moment1", "/moment2", "/optimizer"}) {
     const std::string name = "/checkpoints/step_000000006.h5 ";
@@ -76,36 +73,33 @@ TEST_F(ResumedRun, KeepsItsBitsOnOtherRanksWhenReproducible) {
         run_command("h5diff " + file("one_rank") + name + file("fewer_ranks") + name + group + " " + group);
     EXPECT_EQ(diff.code, 0) << group << ": " << diff.output;
   }
-  const Outcome plain = train(1, "fewer_ranks", optimizer + "--shuffle global --steps 8");
-  EXPECT_EQ(plain.code, 4) << plain.output;
-  EXPECT_EQ(count_lines_with(plain.output, "--micro-shards is 4, this one's is not set"), 1) << plain.output;
+  expect_refusal(train(1, "fewer_ranks", optimizer + "--shuffle global --steps 8"), 4,
+                 "--micro-shards is 4, this one's is not set");
 }
 
 TEST_F(ResumedRun, AllowsAChangeForOneStartOnly) {
   ASSERT_EQ(train(1, "changed", "--steps 2 --lr 0.1").code, 0);
   const Outcome refused = train(1, "changed", "--steps 3 --lr 0.05");
   EXPECT_EQ(refused.code, 4) << refused.output;
-  const Outcome allowed = train(1, "changed", "--steps 3 --lr 0.05 --allow-change lr,momentum");
-  ASSERT_EQ(allowed.code, 0) << allowed.output;
-  EXPECT_EQ(count_lines_with(allowed.output, "changed from step 3 on: --lr 0.1 -> 0.05 (--allow-change)"), 1)
-      << allowed.output;
+  const std::string allowed =
+      output_of(train(1, "changed", "--steps 3 --lr 0.05 --allow-change lr,momentum"));
+  EXPECT_EQ(count_lines_with(allowed, "changed from step 3 on: --lr 0.1 -> 0.05 (--allow-change)"), 1)
+      << allowed;
   const std::string config = read_file(file("changed/config.toml"));
   EXPECT_EQ(count_lines_with(config, "allow-change"), 1) << config;
   EXPECT_TRUE(contains(config, "\n# allow-change=\"lr,momentum\"\n"));
   // The file as it is resumes the run; another change needs the option again.
   const std::string again = kTrain + " --config " + file("changed/config.toml") + " --steps 4";
   expect_refusal(run_command(again + " --lr 0.2"), 4, "its --lr is 0.05, this one's is 0.2");
-  const Outcome resumed = run_command(again);
-  EXPECT_EQ(resumed.code, 0) << resumed.output;
-  EXPECT_EQ(count_lines_with(resumed.output, "--allow-change"), 0) << resumed.output;
-  const Outcome finished = run_command(again + " --lr 0.2 --allow-change lr");
-  EXPECT_EQ(finished.code, 0) << finished.output;
-  EXPECT_EQ(count_lines_with(finished.output,
+  const std::string resumed = output_of(run_command(again));
+  EXPECT_EQ(count_lines_with(resumed, "--allow-change"), 0) << resumed;
+  const std::string finished = output_of(run_command(again + " --lr 0.2 --allow-change lr"));
+  EXPECT_EQ(count_lines_with(finished,
                              "resuming at step 4 of 4, so no step is left to train (changed, with "
                              "no step to act on: --lr 0.05 -> 0.2)"),
             1)
-      << finished.output;
-  EXPECT_EQ(count_lines_with(finished.output, "changed from step"), 0) << finished.output;
+      << finished;
+  EXPECT_EQ(count_lines_with(finished, "changed from step"), 0) << finished;
   // A file that a user prints keeps what was asked for.
   EXPECT_EQ(count_lines_with(run_command(kTrain + " --allow-change lr --print-config").output,
                              "allow-change=\"lr\""),
@@ -114,20 +108,17 @@ TEST_F(ResumedRun, AllowsAChangeForOneStartOnly) {
 
 TEST_F(ResumedRun, SaysWhatIsNotAsItWas) {
   ASSERT_EQ(train(2, "run", "--steps 2 --all-reduce ring").code, 0);
-  const Outcome adopted = train(2, "run", "--steps 3");
-  ASSERT_EQ(adopted.code, 0) << adopted.output;
-  EXPECT_EQ(count_lines_with(adopted.output, "the checkpoint was made with"), 0) << adopted.output;
-  EXPECT_EQ(count_lines_with(adopted.output, "all-reduce ring;"), 1) << adopted.output;
-  const Outcome other = train(2, "run", "--steps 4 --all-reduce mpi --threads 2");
-  ASSERT_EQ(other.code, 0) << other.output;
+  const std::string adopted = output_of(train(2, "run", "--steps 3"));
+  EXPECT_EQ(count_lines_with(adopted, "the checkpoint was made with"), 0) << adopted;
+  EXPECT_EQ(count_lines_with(adopted, "all-reduce ring;"), 1) << adopted;
+  const std::string other = output_of(train(2, "run", "--steps 4 --all-reduce mpi --threads 2"));
   EXPECT_EQ(
-      count_lines_with(other.output,
+      count_lines_with(other,
                        "note: all-reduce is mpi, but the checkpoint was made with ring: the run continues "
                        "with different bits"),
       1)
-      << other.output;
-  EXPECT_EQ(count_lines_with(other.output, "note: threads is 2, but the checkpoint was made with 1:"), 1)
-      << other.output;
+      << other;
+  EXPECT_EQ(count_lines_with(other, "note: threads is 2, but the checkpoint was made with 1:"), 1) << other;
 }
 
 }  // namespace

@@ -8,48 +8,44 @@ namespace cifar_mpi::test {
 namespace {
 
 TEST_F(Programs, TrainEvaluateAndResume) {
-  const Outcome trained = mpirun(2, kTrain + usual("first") + " --lr 0.5 --log-every 1");
-  ASSERT_EQ(trained.code, 0) << trained.output;
+  const std::string trained = output_of(mpirun(2, kTrain + usual("first") + " --lr 0.5 --log-every 1"));
   EXPECT_TRUE(std::regex_search(
-      trained.output,
+      trained,
       std::regex(
           R"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}: step 2, loss = \d+\.\d\d \(\d+\.\d examples/sec; \d+\.\d{3} sec/batch; 0:00 left; epoch \d+\.\d\d\))")))
-      << trained.output;
-  EXPECT_EQ(count_lines_with(trained.output, "learning rate: "), 1) << trained.output;
-  EXPECT_EQ(count_lines_with(trained.output, "; all-reduce auto ("), 1) << trained.output;
+      << trained;
+  EXPECT_EQ(count_lines_with(trained, "learning rate: "), 1) << trained;
+  EXPECT_EQ(count_lines_with(trained, "; all-reduce auto ("), 1) << trained;
   for (const char* const part :
        {"2 ranks with 8 samples each make a global batch of 16, so an epoch has ",
         "; --global-batch 8 keeps the batch, the steps and the accuracy of one rank"})
-    EXPECT_TRUE(contains(trained.output, part));
+    EXPECT_TRUE(contains(trained, part));
 
-  EXPECT_TRUE(contains(trained.output,
+  EXPECT_TRUE(contains(trained,
                        "\nno verdict: no step was sampled; train more steps: ten per epoch are "
                        "sampled, but at most one in ten\nto see more:\n  cifar_mpi_report " +
                            file("first") + "\n"));
 
   // The same pictures on one rank or two; other weights give another cross-entropy.
   const auto evaluate = [](int ranks, const std::string& weights) {
-    const Outcome outcome =
-        mpirun(ranks, kEval + " " + file("first") + data() + " --threads 1 --weights " + weights);
-    EXPECT_EQ(outcome.code, 0) << outcome.output;
-    EXPECT_TRUE(std::regex_search(outcome.output, std::regex("step 2, 12 test images, cross-entropy \\d")))
-        << outcome.output;
-    EXPECT_TRUE(std::regex_search(outcome.output, std::regex("precision @ 1 = [01]\\.\\d{4}\n")))
-        << outcome.output;
-    EXPECT_EQ(count_lines_with(outcome.output, "pattern9"), 1) << outcome.output;
-    return outcome.output;
+    const std::string outcome =
+        output_of(mpirun(ranks, kEval + " " + file("first") + data() + " --threads 1 --weights " + weights));
+    EXPECT_TRUE(std::regex_search(outcome, std::regex("step 2, 12 test images, cross-entropy \\d")))
+        << outcome;
+    EXPECT_TRUE(std::regex_search(outcome, std::regex("precision @ 1 = [01]\\.\\d{4}\n"))) << outcome;
+    EXPECT_EQ(count_lines_with(outcome, "pattern9"), 1) << outcome;
+    return outcome;
   };
   const auto per_class = [](const std::string& output) { return output.substr(output.find("pattern0")); };
   EXPECT_EQ(per_class(evaluate(1, "ema")), per_class(evaluate(2, "ema")));
   EXPECT_NE(evaluate(1, "ema"), evaluate(1, "raw"));
-  const Outcome again = mpirun(2, kTrain + usual("first") + " --lr 0.5 --trace 1-2 --threads 3");
-  EXPECT_EQ(again.code, 0);
-  EXPECT_TRUE(contains(again.output, "this run is finished: step 2 of 2; raise --steps or --epochs"));
-  EXPECT_EQ(count_lines_with(again.output, "warning: "), 0) << again.output;
-  EXPECT_EQ(count_lines_with(again.output,
-                             "note: the run is at step 2, past those of --trace 1-2: nothing is traced"),
-            1)
-      << again.output;
+  const std::string again =
+      output_of(mpirun(2, kTrain + usual("first") + " --lr 0.5 --trace 1-2 --threads 3"));
+  EXPECT_TRUE(contains(again, "this run is finished: step 2 of 2; raise --steps or --epochs"));
+  EXPECT_EQ(count_lines_with(again, "warning: "), 0) << again;
+  EXPECT_EQ(
+      count_lines_with(again, "note: the run is at step 2, past those of --trace 1-2: nothing is traced"), 1)
+      << again;
 }
 
 TEST_F(Programs, SayWhatEndsARunForGood) {
@@ -70,73 +66,63 @@ TEST_F(Programs, SayWhichLineOfARunsConfigurationIsWrong) {
   const Outcome refused = mpirun(2, eval);
   expect_refusal(refused, 2, config + ":2: ");
   EXPECT_EQ(count_lines_with(refused.output, "; correct it, or name the run's dataset with --data"), 1);
-  const Outcome named = run_command(eval + data());
-  EXPECT_EQ(named.code, 0) << named.output;
+  output_of(run_command(eval + data()));
 }
 
 TEST_F(Programs, SayHowManyThreadsThereAreAndWhereCoresAreTooFew) {
-  const Outcome fits = run_command(kTrain + small("fits"));
-  EXPECT_EQ(fits.code, 0) << fits.output;
-  EXPECT_TRUE(contains(fits.output, "threads: 1 per rank ("));
-  EXPECT_FALSE(contains(fits.output, "share fewer cores"));
+  const std::string fits = output_of(run_command(kTrain + small("fits")));
+  EXPECT_TRUE(contains(fits, "threads: 1 per rank ("));
+  EXPECT_FALSE(contains(fits, "share fewer cores"));
   const std::string many = std::to_string(std::thread::hardware_concurrency() + 1);
-  const Outcome crowded = run_command(kTrain + small("crowded") + " --threads " + many);
-  EXPECT_EQ(crowded.code, 0) << crowded.output;
-  EXPECT_EQ(count_lines_with(crowded.output, many + " threads per rank share fewer cores"), 1)
-      << crowded.output;
+  const std::string crowded = output_of(run_command(kTrain + small("crowded") + " --threads " + many));
+  EXPECT_EQ(count_lines_with(crowded, many + " threads per rank share fewer cores"), 1) << crowded;
 }
 
 TEST_F(Programs, TrainOnAnotherDatasetOfTheSchema) {
   ASSERT_EQ(run_command(kPack + " --synthetic 64 --image 28x28x1 --classes 7 --out " + file("gray.h5")).code,
             0);
-  const Outcome trained = mpirun(2, kTrain + " --data " + file("gray.h5") + " --run-dir " + file("gray") +
-                                        " --batch-size 8 --steps 2 --threads 1");
-  EXPECT_EQ(trained.code, 0) << trained.output;
-  const Outcome other = run_command(kEval + " " + file("gray") + data());
-  EXPECT_EQ(other.code, 4) << other.output;
-  EXPECT_TRUE(contains(other.output, "was trained on 28x28x1 images of 7 classes"));
+  output_of(mpirun(2, kTrain + " --data " + file("gray.h5") + " --run-dir " + file("gray") +
+                          " --batch-size 8 --steps 2 --threads 1"));
+  expect_refusal(run_command(kEval + " " + file("gray") + data()), 4,
+                 "was trained on 28x28x1 images of 7 classes");
 }
 
 TEST_F(Programs, BeginWithTheWeightsOfAFinishedRun) {
   const std::string longer = " --lr 0.05 --log-every 1 --steps 40";
   ASSERT_EQ(mpirun(2, kTrain + usual("taught") + longer).code, 0);
   const std::string checkpoint = file("taught/checkpoints/latest");
-  const Outcome tuned = mpirun(3, kTrain + usual("tuned") + longer + " --steps 3 --init-from " + checkpoint);
-  ASSERT_EQ(tuned.code, 0) << tuned.output;
-  EXPECT_EQ(count_lines_with(tuned.output,
+  const std::string tuned =
+      output_of(mpirun(3, kTrain + usual("tuned") + longer + " --steps 3 --init-from " + checkpoint));
+  EXPECT_EQ(count_lines_with(tuned,
                              "initialized from the averaged weights of step_000000040.h5, step 40, test acc"),
             1)
-      << tuned.output;
+      << tuned;
   EXPECT_LT(losses("tuned").front(),
             losses("taught").front() - 0.2);  // than that of guessing among ten classes
-  const Outcome again =
-      mpirun(2, kTrain + usual("tuned") + longer + " --steps 4 --batch-size 12 --init-from gone.h5");
-  EXPECT_EQ(again.code, 0) << again.output;
-  EXPECT_EQ(count_lines_with(again.output, "; --init-from is not read again"), 1) << again.output;
+  const std::string again = output_of(
+      mpirun(2, kTrain + usual("tuned") + longer + " --steps 4 --batch-size 12 --init-from gone.h5"));
+  EXPECT_EQ(count_lines_with(again, "; --init-from is not read again"), 1) << again;
 }
 
 TEST_F(Programs, KeepTheBestCheckpointSoThatItCanBeEvaluated) {
   const std::string train =
       kTrain + small("best") + " --lr 0.05 --keep 1 --keep-best --eval-every 1 --steps ";
   ASSERT_EQ(mpirun(2, train + "20").code, 0);
-  const Outcome longer = mpirun(2, train + "30");  // the files name the best so far
-  ASSERT_EQ(longer.code, 0) << longer.output;
+  const std::string longer = output_of(mpirun(2, train + "30"));  // the files name the best so far
   std::smatch best;
   ASSERT_TRUE(std::regex_search(
-      longer.output, best,
-      std::regex("best checkpoint: \\S*/checkpoints/(step_\\d+\\.h5), test accuracy (\\S+) %")))
-      << longer.output;
+      longer, best, std::regex("best checkpoint: \\S*/checkpoints/(step_\\d+\\.h5), test accuracy (\\S+) %")))
+      << longer;
   EXPECT_EQ(std::filesystem::read_symlink(file("best/checkpoints/best")), best[1].str());
-  const Outcome evaluated = run_command(kEval + data() + " --threads 1 " + file("best/checkpoints/best"));
-  ASSERT_EQ(evaluated.code, 0) << evaluated.output;
+  const std::string evaluated =
+      output_of(run_command(kEval + data() + " --threads 1 " + file("best/checkpoints/best")));
   std::smatch precision;
-  ASSERT_TRUE(std::regex_search(evaluated.output, precision, std::regex("precision @ 1 = (\\S+)")));
+  ASSERT_TRUE(std::regex_search(evaluated, precision, std::regex("precision @ 1 = (\\S+)")));
   EXPECT_NEAR(100.0 * std::stod(precision[1]), std::stod(best[2]), 0.011);
 }
 
 TEST_F(Programs, EndADivergedRunWithItsOwnCode) {
-  const Outcome outcome = mpirun(2, kTrain + small("wild") + " --steps 50 --lr 1e8");
-  expect_refusal(outcome, 8, "diverged");
+  expect_refusal(mpirun(2, kTrain + small("wild") + " --steps 50 --lr 1e8"), 8, "diverged");
 }
 
 TEST_F(Programs, TrainToTheSameBitsOnAnyNumberOfRanksWhenAsked) {
@@ -177,10 +163,10 @@ TEST_F(Programs, TrainToTheSameBitsOnAnyNumberOfRanksWhenAsked) {
     for (const int ranks : c.ranks) {
       const std::string run = c.name + std::to_string(ranks);
       SCOPED_TRACE(run);
-      const Outcome outcome = mpirun(ranks, train + " --reproducible --run-dir " + file(run) + c.options);
-      ASSERT_EQ(outcome.code, 0) << outcome.output;
+      const std::string outcome =
+          output_of(mpirun(ranks, train + " --reproducible --run-dir " + file(run) + c.options));
       if (c.times > 0) {
-        EXPECT_EQ(count_lines_with(outcome.output, c.says), c.times) << outcome.output;
+        EXPECT_EQ(count_lines_with(outcome, c.says), c.times) << outcome;
       }
       for (const std::string& group : c.groups) {
         const Outcome diff = differ(c.name + "1", run, group);
@@ -236,10 +222,10 @@ TEST_F(Programs, TrainOnWhenNobodyReadsTheirOutput) {
 TEST_F(Programs, FollowARunDirectory) {
   ASSERT_EQ(mpirun(1, kTrain + small("watched")).code, 0);
   for (const char* signal : {"TERM", "INT"}) {
-    const Outcome outcome = follow(kEval + data() + " --watch .", file("watched"),
-                                   "await said precision; sleep 0.5; signal=" + std::string(signal));
-    EXPECT_EQ(outcome.code, 0) << outcome.output;  // it follows until it is stopped
-    EXPECT_EQ(count_lines_with(outcome.output, "precision @ 1 = "), 1) << outcome.output;
+    const std::string outcome = output_of(follow(
+        kEval + data() + " --watch .", file("watched"),
+        "await said precision; sleep 0.5; signal=" + std::string(signal)));  // it follows until it is stopped
+    EXPECT_EQ(count_lines_with(outcome, "precision @ 1 = "), 1) << outcome;
   }
 }
 
@@ -250,29 +236,25 @@ TEST_F(Programs, GoOnFollowingARunAfterADamagedCheckpoint) {
   std::filesystem::copy_file(last, file("hurt") + "/whole.h5");
   std::filesystem::resize_file(last, 100);
   // After the message, the file is written again under its name; then comes a later one.
-  const Outcome outcome =
+  const std::string outcome = output_of(
       follow(kEval + data() + " --watch .", file("hurt"),
              "await said 'cannot be read'; sleep 0.5; mv " + file("hurt") + "/whole.h5 " + last +
                  "; await said 'precision'; mv " + file("hurt_too") + "/checkpoints/step_000000003.h5 " +
-                 file("hurt") + "/checkpoints; await said 'step_000000003.h5: step 3'");
-  EXPECT_EQ(outcome.code, 0) << outcome.output;
-  EXPECT_EQ(count_lines_with(outcome.output, "skipping a checkpoint that cannot be read: "), 1)
-      << outcome.output;
-  EXPECT_EQ(count_lines_with(outcome.output, "step_000000002.h5: step 2"), 1) << outcome.output;
-  EXPECT_EQ(count_lines_with(outcome.output, "step_000000003.h5: step 3"), 1) << outcome.output;
+                 file("hurt") + "/checkpoints; await said 'step_000000003.h5: step 3'"));
+  EXPECT_EQ(count_lines_with(outcome, "skipping a checkpoint that cannot be read: "), 1) << outcome;
+  EXPECT_EQ(count_lines_with(outcome, "step_000000002.h5: step 2"), 1) << outcome;
+  EXPECT_EQ(count_lines_with(outcome, "step_000000003.h5: step 3"), 1) << outcome;
 }
 
 TEST_F(Programs, BeginFollowingARunBeforeItsDamagedCheckpoints) {
   ASSERT_EQ(mpirun(1, kTrain + small("hurt_end") + " --steps 4 --checkpoint-every 1").code, 0);
   for (const char* step : {"3", "4"})
     std::filesystem::resize_file(file("hurt_end/checkpoints/step_00000000") + step + ".h5", 100);
-  const Outcome outcome =
-      follow(kEval + data() + " --watch .", file("hurt_end"), "await said precision; sleep 0.5");
-  EXPECT_EQ(outcome.code, 0) << outcome.output;
-  EXPECT_EQ(count_lines_with(outcome.output, "skipping a checkpoint that cannot be read: "), 2)
-      << outcome.output;
-  EXPECT_EQ(count_lines_with(outcome.output, "precision @ 1 = "), 1) << outcome.output;
-  EXPECT_EQ(count_lines_with(outcome.output, "step_000000002.h5: step 2"), 1) << outcome.output;
+  const std::string outcome =
+      output_of(follow(kEval + data() + " --watch .", file("hurt_end"), "await said precision; sleep 0.5"));
+  EXPECT_EQ(count_lines_with(outcome, "skipping a checkpoint that cannot be read: "), 2) << outcome;
+  EXPECT_EQ(count_lines_with(outcome, "precision @ 1 = "), 1) << outcome;
+  EXPECT_EQ(count_lines_with(outcome, "step_000000002.h5: step 2"), 1) << outcome;
 }
 
 TEST_F(Programs, GoOnFollowingARunThatOneRankSeesLater) {
@@ -292,9 +274,9 @@ TEST_F(Programs, StopFollowingARunOfAnotherKindOfData) {
   ASSERT_EQ(mpirun(1, kTrain + small("other_kind")).code, 0);
   ASSERT_EQ(run_command(kPack + " --synthetic 64 --image 28x28x1 --classes 7 --out " + file("mnist.h5")).code,
             0);
-  const Outcome outcome =
-      run_command("timeout 60 " + kEval + " --data " + file("mnist.h5") + " --watch " + file("other_kind"));
-  expect_refusal(outcome, 4, "was trained on 32x32x3 images of 10 classes");
+  expect_refusal(
+      run_command("timeout 60 " + kEval + " --data " + file("mnist.h5") + " --watch " + file("other_kind")),
+      4, "was trained on 32x32x3 images of 10 classes");
 }
 
 TEST_F(Programs, SayOnceWhatTheyWaitFor) {

@@ -40,23 +40,18 @@ TEST(TrainOptions, AreTheTutorialsWhenNothingIsSaid) {
 TEST(TrainOptions, ReachTheRun) {
   const config::TrainConfig config = parsed(
       "--data d --run-dir r --resume never --init-from best.h5 --seed 2 --device cpu --self-check off "
-      "--precision bf16 "
-      "--threads 3 --runner "
-      "serial "
-      "--all-reduce ring --bucket-mib 4 --reproducible --micro-shards 5 --batch-size 6 --global-batch 7 "
-      "--epochs 8 "
-      "--steps 9 --augment none --shuffle global --lr 10 --lr-decay-factor 11 --epochs-per-decay 12 "
-      "--lr-scaling "
-      "sqrt --warmup-epochs 13 --weight-decay 14 --ema-decay 15 --log-every 16 --eval-every 17 --patience 31 "
-      "--checkpoint-every 18 "
-      "--check-every 19 --keep 20 --keep-every 21 --keep-best --timeout 22 --stop-after 23 --overlap off "
-      "--schedule "
-      "one-cycle --decay-at 0.25,0.5 "
-      "--input-size 27 --crop-pad 24 --crop-fill reflect --flip alternate --cutout 25 --normalize dataset "
-      "--initial-lr-share 0.125 --final-lr-share 0.0625 --optimizer adamw --momentum 0.5 --beta1 0.25 "
-      "--beta2 0.75 --eps 0.001 --clip-norm 24 --label-smoothing 0.125 "
-      "--update local --local-steps 28 --outer nesterov --outer-lr 29 --outer-momentum 0.375 --local-after "
-      "30");
+      "--precision bf16 --threads 3 --runner serial --all-reduce ring --bucket-mib 4 --reproducible "
+      "--micro-shards 5 --batch-size 6 --global-batch 7 --epochs 8 --steps 9 --augment none --shuffle global "
+      "--lr 10 --lr-decay-factor 11 --epochs-per-decay 12 --lr-scaling sqrt --warmup-epochs 13 "
+      "--weight-decay 14 --ema-decay 15 --log-every 16 --eval-every 17 --patience 31 --checkpoint-every 18 "
+      "--check-every 19 --keep 20 --keep-every 21 --keep-best "
+      "--timeout 22 --stop-after 23 --overlap off --schedule one-cycle --decay-at 0.25,0.5 --input-size 27 "
+      "--crop-pad "
+      "24 --crop-fill reflect --flip alternate --cutout 25 --normalize dataset --initial-lr-share 0.125 "
+      "--final-lr-share 0.0625 --optimizer adamw --momentum 0.5 --beta1 0.25 --beta2 0.75 --eps 0.001 "
+      "--clip-norm 24 "
+      "--label-smoothing 0.125 --update local --local-steps 28 --outer nesterov --outer-lr 29 "
+      "--outer-momentum 0.375 --local-after 30");
   EXPECT_EQ(config.update, comm::UpdateKind::local);
   EXPECT_EQ(config.local.steps, 28);
   EXPECT_EQ(config.local.outer, optim::OuterKind::nesterov);

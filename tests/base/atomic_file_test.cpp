@@ -18,16 +18,12 @@
 namespace cifar_mpi {
 namespace {
 
-void write_text(const std::string& path, const std::string& text) {
-  write_atomically(path, std::as_bytes(std::span(text)));
-}
-
 TEST(AtomicFile, ReplacesTheContentAndLeavesNothingElse) {
   const TempDir dir;
-  write_text(dir / "file", "a longer first version");
-  write_text(dir / "file", "second");
+  write_atomically(dir / "file", "a longer first version");
+  write_atomically(dir / "file", "second");
   EXPECT_EQ(read_file(dir / "file"), "second");
-  write_text(dir / "file", "");
+  write_atomically(dir / "file", "");
   EXPECT_EQ(read_file(dir / "file"), "");
   EXPECT_EQ(dir.files(), 1u);
 }
@@ -36,7 +32,7 @@ TEST(AtomicFile, MayHaveTheLongestName) {
   const TempDir dir;
   for (const std::size_t length : {220, 221, 246, 255}) {
     const std::string name(length, 'n');
-    write_text(dir / name, "text");
+    write_atomically(dir / name, "text");
     EXPECT_EQ(read_file(dir / name), "text");
   }
   EXPECT_EQ(dir.files(), 4u);
@@ -44,7 +40,7 @@ TEST(AtomicFile, MayHaveTheLongestName) {
 
 TEST(AtomicFile, CanBeTriedWithoutATrace) {
   const TempDir dir;
-  write_text(dir / "file", "old");
+  write_atomically(dir / "file", "old");
   require_writable(dir / "file");
   require_writable(dir / "new");
   EXPECT_EQ(read_file(dir / "file"), "old");
@@ -56,7 +52,7 @@ TEST(AtomicFile, CanBeTriedWithoutATrace) {
 TEST(AtomicFile, HasTheUsualPermissions) {
   const TempDir dir;
   const mode_t mask = umask(022);
-  write_text(dir / "file", "text");
+  write_atomically(dir / "file", "text");
   umask(mask);
   struct stat found {};
   ASSERT_EQ(stat((dir / "file").c_str(), &found), 0);
@@ -67,27 +63,27 @@ TEST(AtomicFile, WritesIntoTheCurrentFolder) {
   const TempDir dir;
   const auto before = std::filesystem::current_path();
   std::filesystem::current_path(dir.path());
-  write_text("file", "text");
+  write_atomically("file", "text");
   std::filesystem::current_path(before);
   EXPECT_EQ(read_file(dir / "file"), "text");
 }
 
 TEST(AtomicFile, NamesAMissingFolderAndThingsThatAreNoFiles) {
   const TempDir dir;
-  expect_error(ErrorKind::io, {dir / "none/file"}, [&] { write_text(dir / "none/file", "text"); });
-  expect_error(ErrorKind::io, {dir.path(), "folder"}, [&] { write_text(dir.path(), "text"); });
-  expect_error(ErrorKind::io, {"/dev/null", "regular"}, [&] { write_text("/dev/null", "text"); });
+  expect_error(ErrorKind::io, {dir / "none/file"}, [&] { write_atomically(dir / "none/file", "text"); });
+  expect_error(ErrorKind::io, {dir.path(), "folder"}, [&] { write_atomically(dir.path(), "text"); });
+  expect_error(ErrorKind::io, {"/dev/null", "regular"}, [&] { write_atomically("/dev/null", "text"); });
 }
 
 TEST(AtomicFile, KeepsTheOldFileWhenTheWriteFails) {
   const TempDir dir;
-  write_text(dir / "file", "old");
+  write_atomically(dir / "file", "old");
   const auto child = [&] {
     std::signal(SIGXFSZ, SIG_IGN);
     const rlimit limit{1000, 1000};
     setrlimit(RLIMIT_FSIZE, &limit);
     try {
-      write_text(dir / "file", std::string(100'000, 'x'));
+      write_atomically(dir / "file", std::string(100'000, 'x'));
     } catch (const Error& error) {
       std::exit(error.kind() == ErrorKind::io &&
                         std::string(error.what()).find(dir / "file") != std::string::npos
@@ -124,8 +120,8 @@ TEST(AtomicFile, IsCreatedByOneOfMany) {
 
 TEST(AtomicFile, IsReplacedByALink) {
   const TempDir dir;
-  write_text(dir / "one", "1");
-  write_text(dir / "link", "a file");
+  write_atomically(dir / "one", "1");
+  write_atomically(dir / "link", "a file");
   for (const char* target : {"nothing", "one"}) {
     link_atomically(dir / "link", target);
     EXPECT_EQ(std::filesystem::read_symlink(dir / "link"), target);

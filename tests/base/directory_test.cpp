@@ -21,10 +21,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-void write_text(const DirectoryEntry& file, const std::string& text) {
-  write_atomically(file, std::as_bytes(std::span(text)));
-}
-
 std::vector<std::string> sorted_names(const Directory& directory) {
   std::vector<std::string> names = directory.names();
   std::sort(names.begin(), names.end());
@@ -51,7 +47,7 @@ TEST_F(ExchangedFolder, IsStillTheOneThatWasOpened) {
   EXPECT_FALSE(read_small_file(ours_ / "file"));
   EXPECT_TRUE(InputFile(ours_ / "file").missing());
   EXPECT_FALSE(remove_file(ours_ / "file"));
-  write_text(ours_ / "file", "ours");
+  write_atomically(ours_ / "file", "ours");
   EXPECT_TRUE(create_atomically(ours_ / "created", "ours"));
   link_atomically(ours_ / "link", "file");
   EXPECT_EQ(read_link(ours_ / "link"), "file");
@@ -94,7 +90,7 @@ TEST(Directory, IsNoneUntilItIsOpened) {
   const Directory none;
   EXPECT_FALSE(none);
   EXPECT_FALSE(exists(none / "etc"));
-  expect_error(ErrorKind::io, {"/file"}, [&] { write_text(none / "file", "text"); });
+  expect_error(ErrorKind::io, {"/file"}, [&] { write_atomically(none / "file", "text"); });
 }
 
 TEST(InputFile, IsNoLinkByNameAndMayBeOneByPath) {
@@ -104,7 +100,7 @@ TEST(InputFile, IsNoLinkByNameAndMayBeOneByPath) {
   fs::create_symlink("circle", dir / "circle");
   ASSERT_EQ(mkfifo((dir / "pipe").c_str(), 0600), 0);
   EXPECT_EQ(InputFile(dir / "link").problem(), "");
-  EXPECT_NE(InputFile(dir.opened() / "link").problem().find("symbolic link"), std::string::npos);
+  EXPECT_TRUE(contains(InputFile(dir.opened() / "link").problem(), "symbolic link"));
   EXPECT_EQ(InputFile(dir.opened() / "link").fault(), "") << "what a stranger put there";
   EXPECT_EQ(InputFile(dir.opened() / "pipe").fault(), "");
   EXPECT_NE(InputFile(dir.opened() / "pipe").problem(), "");

@@ -2,7 +2,6 @@
 #include <sched.h>
 
 #include <bit>
-#include <cmath>
 #include <cstdint>
 #include <span>
 #include <string_view>

@@ -2,10 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cmath>
 #include <cstdlib>
-#include <functional>
 #include <limits>
 #include <map>
 #include <string>
@@ -20,6 +18,8 @@
 namespace cifar_mpi::config {
 namespace {
 
+void reproducible(TrainConfig& c) { c.reproducible = true, c.shuffle = data::Shuffle::global; }
+
 TEST(Check, TakesTheDefaultsAndTheEdges) {
   const std::vector<Change> fine{[](auto&) {},
                                  [](auto& c) { c.batch_size = 1; },
@@ -29,20 +29,14 @@ TEST(Check, TakesTheDefaultsAndTheEdges) {
                                  [](auto& c) { c.lr_decay_factor = 1.0; },
                                  [](auto& c) { c.ema_decay = 0.0; },
                                  [](auto& c) { c.weight_decay = 0.0; },
-                                 [](auto& c) {
-                                   c.reproducible = true, c.shuffle = data::Shuffle::global;
-                                   c.micro_shards = 4096;
-                                 },
+                                 [](auto& c) { reproducible(c), c.micro_shards = 4096; },
                                  [](auto& c) { c.bucket_mib = 1.0 / 1024; },
                                  [](auto& c) { c.bucket_mib = 4096.0; },
                                  [](auto& c) { c.run_dir = "./-run"; },
                                  [](auto& c) { c.timeout_s = 0.0; },
                                  [](auto& c) { c.timeout_s = 2.0; },
-                                 [](auto& c) { c.reproducible = true, c.shuffle = data::Shuffle::global; },
-                                 [](auto& c) {
-                                   c.reproducible = true, c.shuffle = data::Shuffle::global;
-                                   c.all_reduce = "doubling";
-                                 }};
+                                 reproducible,
+                                 [](auto& c) { reproducible(c), c.all_reduce = "doubling"; }};
   for (std::size_t i = 0; i < fine.size(); ++i) EXPECT_NO_THROW(check(changed(fine[i]))) << i;
 }
 
@@ -87,7 +81,7 @@ TEST(Check, NamesTheOptionAndTheValue) {
          "works only with --update all-reduce, not with local: with the other ways ranks are",
          [](auto& c) { c.sync_batch_norm = true, c.update = comm::UpdateKind::local; });
   refuse("--sync-batch-norm", "cannot be combined with --reproducible",
-         [](auto& c) { c.sync_batch_norm = c.reproducible = true, c.shuffle = data::Shuffle::global; });
+         [](auto& c) { reproducible(c), c.sync_batch_norm = true; });
   refuse("--lookahead 5", "works only with --update all-reduce, not with local",
          [](auto& c) { c.lookahead = 5, c.update = comm::UpdateKind::local; });
   refuse("--tail-epochs 1", "works only with --schedule linear or cosine or one-cycle",
@@ -100,11 +94,7 @@ TEST(Check, NamesTheOptionAndTheValue) {
   refuse("--batch-size", "0", [](auto& c) { c.batch_size = 0; });
   refuse("--batch-size", "1048577", [](auto& c) { c.batch_size = (1 << 20) + 1; });
   refuse("--accumulate", "0", [](auto& c) { c.accumulate = 0; });
-  refuse("--accumulate", "--reproducible", [](auto& c) {
-    c.reproducible = true;
-    c.shuffle = data::Shuffle::global;
-    c.accumulate = 2;
-  });
+  refuse("--accumulate", "--reproducible", [](auto& c) { reproducible(c), c.accumulate = 2; });
   refuse("--global-batch", "-1", [](auto& c) { c.global_batch = -1; });
   refuse("--steps", "-1", [](auto& c) { c.steps = -1; });
   refuse("--threads", "-1", [](auto& c) { c.threads = -1; });
@@ -167,10 +157,8 @@ TEST(Check, NamesTheOptionAndTheValue) {
   refuse("--ema-decay", "1", [](auto& c) { c.ema_decay = 1.0; });
   refuse("--ema-decay", "-0.1", [](auto& c) { c.ema_decay = -0.1; });
   for (const int bad : {0, 6, 8192}) {
-    refuse("--micro-shards must be a power of two", std::to_string(bad).c_str(), [bad](auto& c) {
-      c.reproducible = true, c.shuffle = data::Shuffle::global;
-      c.micro_shards = bad;
-    });
+    refuse("--micro-shards must be a power of two", std::to_string(bad).c_str(),
+           [bad](auto& c) { reproducible(c), c.micro_shards = bad; });
   }
   refuse("--bucket-mib", "1e-09", [](auto& c) { c.bucket_mib = 1e-9; });
   refuse("--bucket-mib", "4097", [](auto& c) { c.bucket_mib = 4097.0; });
@@ -183,19 +171,10 @@ TEST(Check, NamesTheOptionAndTheValue) {
   refuse("--keep", "0", [](auto& c) { c.keep = 0; });
   refuse("--keep-every", "-1", [](auto& c) { c.keep_every = -1; });
   refuse("--reproducible", "--shuffle global", [](auto& c) { c.reproducible = true; });
-  refuse("--reproducible", "doubling", [](auto& c) {
-    c.reproducible = true;
-    c.shuffle = data::Shuffle::global;
-    c.all_reduce = "ring";
-  });
-  refuse("--nccl-nvls", "--reproducible",
-         [](auto& c) { c.nccl_nvls = c.reproducible = true, c.shuffle = data::Shuffle::global; });
+  refuse("--reproducible", "doubling", [](auto& c) { reproducible(c), c.all_reduce = "ring"; });
+  refuse("--nccl-nvls", "--reproducible", [](auto& c) { reproducible(c), c.nccl_nvls = true; });
   refuse("--nccl-nvls", "--nccl-algo ring", [](auto& c) { c.nccl_nvls = true, c.nccl_algorithm = "ring"; });
-  refuse("--reproducible", "--wire fp32", [](auto& c) {
-    c.reproducible = true;
-    c.shuffle = data::Shuffle::global;
-    c.wire = comm::Wire::bf16;
-  });
+  refuse("--reproducible", "--wire fp32", [](auto& c) { reproducible(c), c.wire = comm::Wire::bf16; });
   refuse("--servers 2", "works only with --update server, not with all-reduce",
          [](auto& c) { c.servers = 2; });
   refuse("--aggregate", "works only with --update server, not with all-reduce",
@@ -339,11 +318,11 @@ TEST(RunFingerprintOfAConfig, SpellsNumbersSoThatTheyReadBack) {
   for (const double rate : {0.1, 1e-310, 5e-324, 0.30000000000000004, 1e9}) {
     const RunFingerprint items =
         run_fingerprint(changed([rate](auto& c) { c.lr = rate; }), {}, dataset_of(1000));
-    const auto lr = std::find_if(items.begin(), items.end(), [](const auto& i) { return i.first == "--lr"; });
-    ASSERT_NE(lr, items.end());
-    EXPECT_EQ(std::strtod(lr->second.c_str(), nullptr), rate);
+    const std::string* const lr = find_item(items, "--lr");
+    ASSERT_NE(lr, nullptr);
+    EXPECT_EQ(std::strtod(lr->c_str(), nullptr), rate);
     if (rate == 1e-310) {
-      EXPECT_EQ(lr->second, "1e-310");
+      EXPECT_EQ(*lr, "1e-310");
     }
   }
 }

@@ -248,18 +248,25 @@ TEST(DatasetFile, NamesThePartThatDoesNotFitTheSchema) {
   expect_bad({"256 classes", "255"}, [](Parts& p) { p.names = 256; });
 }
 
-TEST(DatasetFile, NamesALabelOutOfRangeByItsIndexInTheFile) {
-  const TempDir dir;
-  const std::string path = dir / "set.h5";
+/// Two classes with four images in each split.
+void write_small(const std::string& path, const std::vector<std::uint8_t>& labels,
+                 const std::vector<std::string>& test_files = {}) {
   hdf5::Writer out;
   out.attribute("/", "format", "cifar_mpi dataset");
   out.attribute("/", "format_version", 1);
-  for (const char* split : {"/train", "/test"}) {
-    out.write(std::string(split) + "/images", {4, 2, 2, 1}, std::vector<std::uint8_t>(16));
-    out.write(std::string(split) + "/labels", {4}, std::vector<std::uint8_t>{0, 1, 1, 2});
+  for (const std::string split : {"/train", "/test"}) {
+    out.write(split + "/images", {4, 2, 2, 1}, std::vector<std::uint8_t>(16));
+    out.write(split + "/labels", {4}, labels);
   }
+  if (!test_files.empty()) out.write_strings("/test/files", test_files);
   out.write_strings("/label_names", {"a", "b"});
   out.save(path);
+}
+
+TEST(DatasetFile, NamesALabelOutOfRangeByItsIndexInTheFile) {
+  const TempDir dir;
+  const std::string path = dir / "set.h5";
+  write_small(path, {0, 1, 1, 2});
   const DatasetFile file(path);
   EXPECT_EQ(file.read(Split::train, {0, 3}).labels.size(), 3u);
   expect_error(ErrorKind::data, {path, "entry 3 of /train/labels is 2"}, [&] {
@@ -271,16 +278,7 @@ TEST(DatasetFile, RefusesAnotherNumberOfFilesThanOfImages) {
   const TempDir dir;
   const std::string path = dir / "set.h5";
   for (const std::size_t names : {3u, 5u}) {
-    hdf5::Writer out;
-    out.attribute("/", "format", "cifar_mpi dataset");
-    out.attribute("/", "format_version", 1);
-    for (const char* split : {"/train", "/test"}) {
-      out.write(std::string(split) + "/images", {4, 2, 2, 1}, std::vector<std::uint8_t>(16));
-      out.write(std::string(split) + "/labels", {4}, std::vector<std::uint8_t>(4));
-    }
-    out.write_strings("/test/files", std::vector<std::string>(names, "a.png"));
-    out.write_strings("/label_names", {"a", "b"});
-    out.save(path);
+    write_small(path, {0, 0, 0, 0}, std::vector<std::string>(names, "a.png"));
     const DatasetFile file(path);
     expect_error(ErrorKind::data, {path, "/test/files"}, [&] { file.read_files(Split::test); });
   }

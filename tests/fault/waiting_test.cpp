@@ -82,9 +82,7 @@ TEST_F(Waiting, ARankThatHangsInATaskIsNamedByItsNodeAndByOneThatWaits) {
   EXPECT_EQ(job.wait(60.0), 7) << job.output();
   const std::regex named(
       "rank 1 on (\\S+) \\(pid [0-9]+\\) has made no progress for [0-9.]+ s in step [0-9]+, task [^;\n]+; "
-      "rank 0 "
-      "on \\1 "
-      "waits for it in step [0-9]+, [^;\n]+; ending the job");
+      "rank 0 on \\1 waits for it in step [0-9]+, [^;\n]+; ending the job");
   EXPECT_TRUE(std::regex_search(job.output(), named)) << job.output();
   EXPECT_TRUE(exit_record("hung").starts_with("7 rank 1 on ")) << exit_record("hung");
 }

@@ -150,7 +150,7 @@ TEST(GoalSchedule, HasAReceiveForEachMessageAndNoCycle) {
   goal::Simulation simulation(goal::Reader::read(schedule), 1.0, 1.0);
   EXPECT_GT(simulation.run(), 0.0);
   EXPECT_EQ(simulation.messages(), 4u);
-  EXPECT_EQ(schedule.find("calc 0 cpu 1\n"), std::string::npos) << "work without time";
+  EXPECT_FALSE(contains(schedule, "calc 0 cpu 1\n")) << "work without time";
   // what the reader must refuse, or the test above proves nothing
   const std::string made_up =
       "num_ranks 2\nrank 0 {\nl1: recv 8b from 1 tag 1 cpu 0\nl2: send 8b to 1 tag 2 cpu 0\nl2 requires "
@@ -170,8 +170,7 @@ TEST(GoalSchedule, GivesTheOptionsOfTheSimulatorForTheLinks) {
   const Made made;
   const std::string schedule =
       goal_schedule(made.step({parse_links("20us,10gbit,1us"), 8, 2}, Pattern::ring, Pattern::ring));
-  EXPECT_NE(schedule.find("LogGOPSim -L 22000 -o 0 -g 0 -G 0.8 -O 0 -S 2147483647\nnum_ranks 4\n"),
-            std::string::npos)
+  EXPECT_TRUE(contains(schedule, "LogGOPSim -L 22000 -o 0 -g 0 -G 0.8 -O 0 -S 2147483647\nnum_ranks 4\n"))
       << schedule.substr(0, 500);
 }
 
@@ -281,12 +280,9 @@ TEST(ChakraTrace, HasTheWorkAndTheAllReducesOfARankWithTheirDependencies) {
     EXPECT_EQ(nodes[work[1] - 1].after, (std::vector<std::size_t>{work[0]})) << "work does not wait";
     EXPECT_EQ(nodes[work[2] - 1].after, (std::vector<std::size_t>{work[1], all_reduces[0]}));
     EXPECT_EQ(nodes[work[3] - 1].after, (std::vector<std::size_t>{work[2], all_reduces[0], all_reduces[1]}));
-    EXPECT_NE(first.attributes.find("name: \"comm_size\" int64_val: 3600000 }"), std::string::npos)
-        << first.attributes;
-    EXPECT_NE(first.attributes.find("name: \"comm_type\" int64_val: 0 }"), std::string::npos)
-        << first.attributes;
-    EXPECT_NE(first.attributes.find("name: \"is_cpu_op\" bool_val: false }"), std::string::npos)
-        << first.attributes;
+    EXPECT_TRUE(contains(first.attributes, "name: \"comm_size\" int64_val: 3600000 }"));
+    EXPECT_TRUE(contains(first.attributes, "name: \"comm_type\" int64_val: 0 }"));
+    EXPECT_TRUE(contains(first.attributes, "name: \"is_cpu_op\" bool_val: false }"));
     double expected_us = 0.0;
     for (const auto& action : drawn_step(made.recording, static_cast<std::size_t>(rank), 0).actions)
       expected_us += 1e6 * seconds_of(action, step.amount);
@@ -302,8 +298,8 @@ TEST(ExportStep, WritesAScheduleAndATraceForEachRank) {
                         .chakra = folder / "step"};
   const std::vector<std::string> lines = export_step(uneven_ranks(), request);
   ASSERT_EQ(lines.size(), 2u);
-  EXPECT_NE(lines[0].find(folder / "step.goal"), std::string::npos) << lines[0];
-  EXPECT_NE(lines[1].find(folder / "step.7.et"), std::string::npos) << lines[1];
+  EXPECT_TRUE(contains(lines[0], folder / "step.goal"));
+  EXPECT_TRUE(contains(lines[1], folder / "step.7.et"));
   EXPECT_EQ(folder.files(), 9u);
   EXPECT_FALSE(read_file(folder / "step.7.et").empty());
   // the run chooses rings; doubling would be faster

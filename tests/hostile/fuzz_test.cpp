@@ -4,7 +4,6 @@
 
 #include "cifar_mpi/data/dataset.hpp"
 #include "cifar_mpi/run/checkpoint.hpp"
-#include "cifar_mpi/run/run_directory.hpp"
 #include "hostile/fixture.hpp"
 #include "run/resume.hpp"
 #include "train/session_state.hpp"

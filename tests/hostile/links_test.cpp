@@ -5,7 +5,6 @@
 #include <atomic>
 #include <chrono>
 #include <filesystem>
-#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -83,7 +82,7 @@ void write_run(const Directory& run, std::uint64_t step, const std::string& mark
   report::SummaryHistory history;
   history.lacks(mark);
   history.write(run / "summaries.h5");
-  write_atomically(run / "config.toml", std::as_bytes(std::span(mark)));
+  write_atomically(run / "config.toml", mark);
   run::write_self_check(run, {run::SelfCheckResult::passed, "key", "now", mark});
 }
 

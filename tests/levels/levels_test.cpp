@@ -6,7 +6,6 @@
 #include <fstream>
 #include <iterator>
 #include <optional>
-#include <span>
 #include <sstream>
 #include <string>
 #include <string_view>

@@ -2,8 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <string>
-
 #include "cifar_mpi/base/error.hpp"
 
 namespace cifar_mpi::optim {

@@ -46,8 +46,7 @@ TEST(Schedule, KeepsTheLastRateInTheTail) {
   EXPECT_TRUE(schedule.on_slope(37));
   EXPECT_TRUE(schedule.on_slope(38));
   EXPECT_FALSE(schedule.on_slope(39));
-  EXPECT_NE(schedule.describe().find("to 0.25 at step 38 and for 12 steps more"), std::string::npos)
-      << schedule.describe();
+  EXPECT_TRUE(contains(schedule.describe(), "to 0.25 at step 38 and for 12 steps more"));
   spec.tail_epochs = 0.0;
   EXPECT_EQ(Schedule(spec).tail_from(), 50u);
   for (const double all : {5.0, 6.0}) {

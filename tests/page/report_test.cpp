@@ -173,34 +173,19 @@ TEST(Report, NeedsNothingFromElsewhereAndLetsNoNameBecomeMarkup) {
   }
 }
 
-TEST(Report, RefusesAPageThatCannotBeWrittenBeforeItSaysAnything) {
+TEST(Report, TellsNothingBeforeItRefuses) {
   const TempDir folder;
   write_file(folder / "exit", "0 done\n");
-  testing::internal::CaptureStdout();
-  expect_error(ErrorKind::io, {folder / "none/page.html", "No such file"}, [&] {
-    report_runs({{folder.path()}, folder / "none/page.html", ""}, Log());
-  });
-  EXPECT_EQ(testing::internal::GetCapturedStdout(), "");
-}
-
-TEST(Report, ComparesOnlyWithARunThatKeptItsTimeline) {
-  const TempDir folder;
-  write_file(folder / "exit", "0 done\n");
-  testing::internal::CaptureStdout();
-  expect_error(ErrorKind::checkpoint, {folder / "timeline.h5", "nothing can be compared"}, [&] {
-    report_runs({{folder.path()}, "", folder.path()}, Log());
-  });
-  EXPECT_EQ(testing::internal::GetCapturedStdout(), "");
-}
-
-TEST(Report, TellsNothingWhenOneOfTheRunsIsNone) {
-  const TempDir folder;
-  write_file(folder / "exit", "0 done\n");
-  testing::internal::CaptureStdout();
-  expect_error(ErrorKind::checkpoint, {folder / "none"}, [&] {
-    report_runs({{folder.path(), folder / "none"}, "", ""}, Log());
-  });
-  EXPECT_EQ(testing::internal::GetCapturedStdout(), "");
+  const std::string run = folder.path(), none = folder / "none";
+  const auto refused = [](const ReportRequest& request, ErrorKind kind,
+                          const std::vector<std::string>& parts) {
+    testing::internal::CaptureStdout();
+    expect_error(kind, parts, [&] { report_runs(request, Log()); });
+    EXPECT_EQ(testing::internal::GetCapturedStdout(), "");
+  };
+  refused({{run}, none + "/page.html", ""}, ErrorKind::io, {none + "/page.html", "No such file"});
+  refused({{run}, "", run}, ErrorKind::checkpoint, {run + "/timeline.h5", "nothing can be compared"});
+  refused({{run, none}, "", ""}, ErrorKind::checkpoint, {none});
 }
 
 }  // namespace

@@ -5,7 +5,6 @@
 #include <filesystem>
 
 #include "cifar_mpi/report/timeline_file.hpp"
-#include "cifar_mpi/run/run_directory.hpp"
 #include "page/page.hpp"
 #include "page/sections.hpp"
 #include "report/summary_history.hpp"

@@ -92,6 +92,29 @@ double lrn_base(const model::LocalResponseNorm& layer, int channels, const doubl
   return static_cast<double>(layer.bias) + static_cast<double>(layer.alpha) * sum;
 }
 
+int taken_of(int n, const model::Shortcut& layer) { return (n + layer.stride - 1) / layer.stride; }
+
+/// Calls `visit(in, out)` with the offsets of equal values.
+template <class Visit>
+void for_each_taken(const model::Shortcut& layer, int batch, const Extent& in, Visit visit) {
+  const int height = taken_of(in.height, layer), width = taken_of(in.width, layer);
+  for (int b = 0; b < batch; ++b) {
+    for (int y = 0; y < height; ++y) {
+      for (int x = 0; x < width; ++x) {
+        for (int c = 0; c < in.channels; ++c) {
+          visit(size_of(((std::int64_t{b} * in.height + y * layer.stride) * in.width + x * layer.stride) *
+                            in.channels +
+                        c),
+                size_of(((std::int64_t{b} * height + y) * width + x) * layer.out_channels + c));
+        }
+      }
+    }
+  }
+}
+
+/// A linear layer is a convolution with kernel 1 over 1x1 images.
+ConvShape as_conv(const LinearShape& s) { return {s.batch, {1, 1, s.inputs}, s.outputs, 1}; }
+
 }  // namespace
 
 Array conv_forward(const ConvShape& s, const Array& x, const Array& weights, const Array& biases) {
@@ -239,30 +262,6 @@ Array global_avg_pool_grad_x(int batch, const Extent& in, const Array& grad_y) {
   return grad;
 }
 
-namespace {
-
-int taken_of(int n, const model::Shortcut& layer) { return (n + layer.stride - 1) / layer.stride; }
-
-/// Calls `visit(in, out)` with the offsets of equal values.
-template <class Visit>
-void for_each_taken(const model::Shortcut& layer, int batch, const Extent& in, Visit visit) {
-  const int height = taken_of(in.height, layer), width = taken_of(in.width, layer);
-  for (int b = 0; b < batch; ++b) {
-    for (int y = 0; y < height; ++y) {
-      for (int x = 0; x < width; ++x) {
-        for (int c = 0; c < in.channels; ++c) {
-          visit(size_of(((std::int64_t{b} * in.height + y * layer.stride) * in.width + x * layer.stride) *
-                            in.channels +
-                        c),
-                size_of(((std::int64_t{b} * height + y) * width + x) * layer.out_channels + c));
-        }
-      }
-    }
-  }
-}
-
-}  // namespace
-
 Array shortcut_forward(const model::Shortcut& layer, int batch, const Extent& in, const Array& x) {
   const int height = taken_of(in.height, layer), width = taken_of(in.width, layer);
   Array y(size_of(std::int64_t{batch} * height * width * layer.out_channels), 0.0);
@@ -287,13 +286,6 @@ Array relu_grad_x(const Array& y, const Array& grad_y) {
   for (std::size_t i = 0; i < y.size(); ++i) grad[i] = y[i] > 0.0 ? grad_y[i] : 0.0;
   return grad;
 }
-
-namespace {
-
-/// A linear layer is a convolution with kernel 1 over 1x1 images.
-ConvShape as_conv(const LinearShape& s) { return {s.batch, {1, 1, s.inputs}, s.outputs, 1}; }
-
-}  // namespace
 
 Array pointwise_forward(const model::Pointwise& layer, const Array& x) {
   Array y = x;

@@ -159,14 +159,12 @@ TEST(MetricsFile, PutsEveryFigureUnderItsName) {
     file.write(r);
     file.write(EvaluationReport{20, 2.5, 0.75, 1.5, 6});
   }
-  EXPECT_EQ(read_file(path),
-            kFirstLine +
-                "{\"step\":10,\"epoch\":1.5,\"cross_entropy\":2,\"decay_term\":0.416,"
-                "\"train_accuracy\":0.25,\"lr\":0."
-                "1,"
-                "\"images_per_second\":5012.34,\"seconds\":12.5,\"compute_ms\":null,\"kind\":\"step\"}\n"
-                "{\"step\":20,\"epoch\":2.5,\"weights\":\"ema\",\"test_accuracy\":0.75,"
-                "\"test_cross_entropy\":1.5,\"views\":6,\"kind\":\"evaluation\"}\n");
+  EXPECT_EQ(read_file(path), kFirstLine +
+                                 "{\"step\":10,\"epoch\":1.5,\"cross_entropy\":2,\"decay_term\":0.416,"
+                                 "\"train_accuracy\":0.25,\"lr\":0.1,\"images_per_second\":5012.34,"
+                                 "\"seconds\":12.5,\"compute_ms\":null,\"kind\":\"step\"}\n"
+                                 "{\"step\":20,\"epoch\":2.5,\"weights\":\"ema\",\"test_accuracy\":0.75,"
+                                 "\"test_cross_entropy\":1.5,\"views\":6,\"kind\":\"evaluation\"}\n");
 }
 
 TEST(MetricsFile, WarnsOnceWhenItCannotWriteAndLeavesNoLineTorn) {

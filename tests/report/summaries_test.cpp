@@ -1,8 +1,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <filesystem>
-#include <limits>
 
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/model/net_builder.hpp"
@@ -184,18 +182,13 @@ TEST(SummaryHistory, TakesNoOtherFileForItsOwn) {
   write_file(path, "not HDF5");
   refused("");
   const auto write = [&](auto change) {
-    hdf5::Writer file;
+    hdf5::Writer file("cifar_mpi summaries", 1);
     change(file);
     file.save(path);
   };
-  write([](hdf5::Writer& file) { file.attribute("/", "format", std::string("something")); });
+  hdf5::Writer("something", 1).save(path);
   refused("no cifar_mpi summaries");
-  const auto ours = [](hdf5::Writer& file) {
-    file.attribute("/", "format", std::string("cifar_mpi summaries"));
-    file.attribute("/", "version", std::int64_t{1});
-  };
   write([&](hdf5::Writer& file) {
-    ours(file);
     file.write("/variables/w/steps", {2}, std::vector<std::uint64_t>{1, 2});
     file.write("/variables/w/edges", {2, 30}, std::vector<double>(60));
     file.write("/variables/w/counts", {2, 30}, std::vector<std::uint64_t>(60));
@@ -204,7 +197,6 @@ TEST(SummaryHistory, TakesNoOtherFileForItsOwn) {
   const auto at_steps = [&](const std::vector<std::uint64_t>& steps) {
     const std::uint64_t n = steps.size();
     write([&](hdf5::Writer& file) {
-      ours(file);
       file.write("/variables/w/steps", {n}, steps);
       file.write("/variables/w/edges", {n, 31}, std::vector<double>(31 * n));
       file.write("/variables/w/counts", {n, 30}, std::vector<std::uint64_t>(30 * n));
@@ -216,10 +208,7 @@ TEST(SummaryHistory, TakesNoOtherFileForItsOwn) {
   }
   at_steps(std::vector<std::uint64_t>(1001));
   refused("at most 1000 steps");
-  write([&](hdf5::Writer& file) {
-    ours(file);
-    file.write("/images", {3}, std::vector<std::uint8_t>(3));
-  });
+  write([&](hdf5::Writer& file) { file.write("/images", {3}, std::vector<std::uint8_t>(3)); });
   refused("/images");
 }
 

@@ -4,7 +4,6 @@
 
 #include <filesystem>
 #include <functional>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -161,9 +160,7 @@ TEST_F(TimelineFiles, AreRefusedWhenTheyAreNone) {
   other.attribute("/", "format", "cifar_mpi dataset");
   other.save(path_);
   expect_error(ErrorKind::checkpoint, {path_, "no cifar_mpi timeline"}, [&] { read_timeline(path_); });
-  hdf5::Writer newer;
-  newer.attribute("/", "format", "cifar_mpi timeline");
-  newer.attribute("/", "version", 2);
+  hdf5::Writer newer("cifar_mpi timeline", 2);
   newer.save(path_);
   expect_error(ErrorKind::checkpoint, {path_, "has version 2 of cifar_mpi timeline; this program reads 1"},
                [&] { read_timeline(path_); });

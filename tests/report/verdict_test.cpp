@@ -72,13 +72,11 @@ TEST(Verdict, SaysWhatWouldHideTheNetwork) {
   Timeline run = timeline({{line, line}}, true);
   EXPECT_EQ(sentence_of(run),
             "0.83: ranks wait 10.0 of 60.0 ms for bucket 0 between nodes; --wire bf16 would hide it, twice "
-            "the batch "
-            "per rank (256 images) would hide it");
+            "the batch per rank (256 images) would hide it");
   run.wire = "bf16";
   EXPECT_EQ(sentence_of(run),
             "0.83: ranks wait 10.0 of 60.0 ms for bucket 0 between nodes; twice the batch per rank (256 "
-            "images) would "
-            "hide it");
+            "images) would hide it");
   run.wire = "fp32";
   run.reproducible = true;  // takes no other wire
   EXPECT_FALSE(contains(sentence_of(run), "--wire"));
@@ -164,9 +162,8 @@ TEST(Verdict, NamesTheRankThatIsSlowInEveryTask) {
   const Line slow = {{kForward, 24}, {kBackward1, 30}, {kUpdate0, 6}};
   EXPECT_EQ(sentence_of(timeline({{fast, slow, fast}}, true)),
             "0.89: rank 1 on node2 computes 20 % slower in every task; at the others' pace a step would take "
-            "about 50.0 "
-            "instead of 60.0 ms: look for other work on its cores, a lower clock, or fewer --threads than "
-            "elsewhere");
+            "about 50.0 instead of 60.0 ms: look for other work on its cores, a lower clock, or fewer "
+            "--threads than elsewhere");
 }
 
 TEST(Verdict, NamesTheTaskInWhichRanksAreSlow) {
@@ -187,9 +184,9 @@ TEST(Verdict, SaysWhereARankIsSlowInFewSteps) {
   const Line twice = {{kForward, 40}, {kBackward1, 50}, {kUpdate0, 10}};
   const Line waits = {{kForward, 20}, {kBackward1, 25}, {kBucket0, 45}, {kUpdate0, 5}};
   const std::string sentence = sentence_of(timeline({{usual, usual}, {twice, waits}, {usual, usual}}));
-  EXPECT_TRUE(sentence.starts_with(
-      "0.88: rank 0 on node1 computes 33 % slower in every task, but only in 1 of 3 steps; "
-      "at the others' pace a step would take about 50.0 instead of 66.7 ms: "))
+  EXPECT_TRUE(
+      sentence.starts_with("0.88: rank 0 on node1 computes 33 % slower in every task, but only in 1 of 3 "
+                           "steps; at the others' pace a step would take about 50.0 instead of 66.7 ms: "))
       << sentence;
 }
 
@@ -208,11 +205,8 @@ TEST(Verdict, SaysThatTheSlowestRankIsAnotherInEachStep) {
       verdict_of(timeline({{slow, fast}, {fast, slow}, {fast, slow}, {slow, fast}}));
   const std::string sentence =
       "ranks wait 5.0 of 50.0 ms for a slowest rank that changes from step to step (it was rank 0 in 2 and "
-      "rank "
-      "1 in 2 of 4 "
-      "steps): other work on these machines, or ranks that share cores; give each its own (mpirun --bind-to "
-      "core) and "
-      "leave one free";
+      "rank 1 in 2 of 4 steps): other work on these machines, or ranks that share cores; give each its own "
+      "(mpirun --bind-to core) and leave one free";
   EXPECT_EQ(lines.front(), "0.90: " + sentence);
   EXPECT_EQ(line_of(lines, "load balance per step"), "load balance per step    0.90  " + sentence);
   EXPECT_EQ(line_of(lines, "serialization"), "serialization            0.90  see load balance per step");
@@ -247,8 +241,7 @@ TEST(Verdict, NamesWorkOfTheHostBetweenStepsAndInsideOfThem) {
   const Line between = {{kForward, 20}, {kBackward1, 20}, {kUpdate0, 2}, {kNobody, 8}};
   EXPECT_EQ(sentence_of(timeline({{between, between}})),
             "0.84: in 8.0 of 50.0 ms no task runs, mostly between steps: the host does other work; larger "
-            "--log-every, "
-            "--check-every and --checkpoint-every reduce it");
+            "--log-every, --check-every and --checkpoint-every reduce it");
   const Line inside = {{kForward, 20}, {kNobody, 8}, {kBackward1, 20}, {kUpdate0, 2}};
   EXPECT_EQ(sentence_of(timeline({{inside, inside}})),
             "0.84: in 8.0 of 50.0 ms no task runs, mostly within steps: the host does other work; other "

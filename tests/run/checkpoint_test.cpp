@@ -48,6 +48,11 @@ std::vector<std::string> facts(const Checkpoint& checkpoint) {
   return list;
 }
 
+void expect_unreadable(const std::string& path, std::vector<std::string> parts) {
+  parts.push_back(path);
+  expect_error(ErrorKind::checkpoint, parts, [&] { read_checkpoint(path); });
+}
+
 TEST(CheckpointFile, ComesBackAsItWasWritten) {
   const TempDir dir;
   Checkpoint wanted = make_checkpoint();
@@ -135,17 +140,14 @@ TEST(CheckpointFile, IsDamagedWithoutWhatItsOptimizerKeeps) {
   Checkpoint checkpoint = with_optimizer({.kind = optim::OptimizerKind::adamw});
   checkpoint.state[optim::StateRole::moment2].clear();
   write_checkpoint(dir / "one.h5", checkpoint);
-  expect_error(ErrorKind::checkpoint, {dir / "one.h5", "/moment2", "damaged", "empty"},
-               [&] { read_checkpoint(dir / "one.h5"); });
+  expect_unreadable(dir / "one.h5", {"/moment2", "damaged", "empty"});
 }
 
 /// The hash does not protect from a forged number: it is computed from what was read.
 TEST(CheckpointFile, HasOnlyWholeStepsBetweenNormalizations) {
   const TempDir dir;
   const auto write = [&](double steps) {
-    hdf5::Writer file;
-    file.attribute("/", "format", "cifar_mpi checkpoint");
-    file.attribute("/", "version", 3);
+    hdf5::Writer file("cifar_mpi checkpoint", 3);
     file.group("/optimizer");
     file.attribute("/optimizer", "kind", "muon");
     file.attribute("/optimizer", "muon-normalize", steps);
@@ -154,13 +156,12 @@ TEST(CheckpointFile, HasOnlyWholeStepsBetweenNormalizations) {
   for (const double wrong : {-1.0, 2.5, 2147483648.0, 1e300, std::numeric_limits<double>::infinity(),
                              std::numeric_limits<double>::quiet_NaN()}) {
     write(wrong);
-    expect_error(ErrorKind::checkpoint,
-                 {dir / "one.h5", "is damaged: muon-normalize of /optimizer is ", "not a number of steps"},
-                 [&] { read_checkpoint(dir / "one.h5"); });
+    expect_unreadable(dir / "one.h5",
+                      {"is damaged: muon-normalize of /optimizer is ", "not a number of steps"});
   }
   for (const double right : {0.0, 2147483647.0}) {
     write(right);
-    expect_error(ErrorKind::checkpoint, {dir / "one.h5", "/model"}, [&] { read_checkpoint(dir / "one.h5"); });
+    expect_unreadable(dir / "one.h5", {"/model"});
   }
   const Checkpoint wanted = with_optimizer({.kind = optim::OptimizerKind::muon, .normalize_every = 7});
   write_checkpoint(dir / "one.h5", wanted);
@@ -195,8 +196,7 @@ TEST(CheckpointFile, NamesAFlippedByteInAnyTensor) {
       std::string damaged = whole;
       damaged[at + bytes.size() / 2] ^= 1;
       write_file(path, damaged);
-      expect_error(ErrorKind::checkpoint, {path, group + tensor.name, "damaged"},
-                   [&] { read_checkpoint(path); });
+      expect_unreadable(path, {group + tensor.name, "damaged"});
     }
   }
 }
@@ -215,59 +215,50 @@ TEST(CheckpointFile, IsReadAsItWasOrNotAtAllWithAnyByteWrong) {
 TEST(CheckpointFile, SaysWhyItCannotBeRead) {
   const TempDir dir;
   const std::string path = dir / "one.h5";
-  expect_error(ErrorKind::checkpoint, {path, "No such file"}, [&] { read_checkpoint(path); });
+  expect_unreadable(path, {"No such file"});
   write_file(path, "text");
-  expect_error(ErrorKind::checkpoint, {path, "not an HDF5 file"}, [&] { read_checkpoint(path); });
+  expect_unreadable(path, {"not an HDF5 file"});
   write_checkpoint(path, make_checkpoint());
   const std::string whole = read_file(path);
   for (const std::size_t size : {whole.size() - 1, whole.size() / 2, std::size_t{48}, std::size_t{8}}) {
     write_file(path, whole.substr(0, size));
-    expect_error(ErrorKind::checkpoint, {path, "incomplete"}, [&] { read_checkpoint(path); });
+    expect_unreadable(path, {"incomplete"});
   }
   write_file(path, "");
-  expect_error(ErrorKind::checkpoint, {path, "empty"}, [&] { read_checkpoint(path); });
+  expect_unreadable(path, {"empty"});
 }
 
 TEST(CheckpointFile, RefusesOtherFilesAndOtherVersions) {
   const TempDir dir;
   const std::string path = dir / "one.h5";
-  const auto write = [&](const std::function<void(hdf5::Writer&)>& fill) {
-    hdf5::Writer file;
+  using Fill = std::function<void(hdf5::Writer&)>;
+  const auto refused = [&](hdf5::Writer& file, const Fill& fill, const std::vector<std::string>& parts) {
     fill(file);
     file.save(path);
+    expect_unreadable(path, parts);
   };
-  write([](hdf5::Writer& file) { file.attribute("/", "format", "cifar_mpi dataset"); });
-  expect_error(ErrorKind::checkpoint, {path, "not a cifar_mpi checkpoint"}, [&] { read_checkpoint(path); });
-  write([](hdf5::Writer& file) { file.group("/model"); });
-  expect_error(ErrorKind::checkpoint, {path, "not a cifar_mpi checkpoint"}, [&] { read_checkpoint(path); });
-  const auto begin = [](hdf5::Writer& file, int version) {
-    file.attribute("/", "format", "cifar_mpi checkpoint");
-    file.attribute("/", "version", version);
+  hdf5::Writer no_format, dataset("cifar_mpi dataset", 3);
+  refused(no_format, [](hdf5::Writer& file) { file.group("/model"); }, {"not a cifar_mpi checkpoint"});
+  refused(dataset, [](hdf5::Writer&) {}, {"not a cifar_mpi checkpoint"});
+  const auto refuse_version = [&](int version, const Fill& fill, const std::vector<std::string>& parts) {
+    hdf5::Writer file("cifar_mpi checkpoint", version);
+    refused(file, fill, parts);
   };
-  write([&](hdf5::Writer& file) { begin(file, 1); });
-  expect_error(ErrorKind::checkpoint, {path, "version 1", "reads 2 to 3"}, [&] { read_checkpoint(path); });
-  write([&](hdf5::Writer& file) { begin(file, 4); });
-  expect_error(ErrorKind::checkpoint, {path, "version 4", "reads 2 to 3"}, [&] { read_checkpoint(path); });
-  const auto begin_plain = [&](hdf5::Writer& file) {
-    begin(file, 2);
-    file.group("/optimizer");
-    file.attribute("/optimizer", "kind", "sgd");
+  const auto trained_with = [](const char* optimizer) {
+    return [optimizer](hdf5::Writer& file) {
+      file.group("/optimizer");
+      file.attribute("/optimizer", "kind", optimizer);
+    };
   };
-  write([&](hdf5::Writer& file) { begin_plain(file); });
-  expect_error(ErrorKind::checkpoint, {path, "/model"}, [&] { read_checkpoint(path); });
-  write([&](hdf5::Writer& file) {
-    begin(file, 3);
-    file.group("/optimizer");
-    file.attribute("/optimizer", "kind", "lion");
-  });
-  expect_error(ErrorKind::checkpoint, {path, "optimizer lion, which this program does not have"},
-               [&] { read_checkpoint(path); });
-  write([&](hdf5::Writer& file) {
-    begin_plain(file);
+  for (const int version : {1, 4})
+    refuse_version(version, [](hdf5::Writer&) {}, {concat("version ", version), "reads 2 to 3"});
+  refuse_version(2, trained_with("sgd"), {"/model"});
+  refuse_version(3, trained_with("lion"), {"optimizer lion, which this program does not have"});
+  const auto five_dimensions = [&](hdf5::Writer& file) {
+    trained_with("sgd")(file);
     file.write("/model/conv1/weights", {1, 1, 1, 1, 1}, std::vector<float>{1.0f});
-  });
-  expect_error(ErrorKind::checkpoint, {path, "/model/conv1/weights", "dimensions"},
-               [&] { read_checkpoint(path); });
+  };
+  refuse_version(2, five_dimensions, {"/model/conv1/weights", "dimensions"});
 }
 
 TEST(CheckpointFile, IsDamagedWithoutTensorsOrIdentityWhateverItsHash) {
@@ -281,7 +272,7 @@ TEST(CheckpointFile, IsDamagedWithoutTensorsOrIdentityWhateverItsHash) {
     Checkpoint checkpoint = make_checkpoint();
     lose(checkpoint);
     write_checkpoint(path, checkpoint);
-    expect_error(ErrorKind::checkpoint, {path, group, "damaged", "empty"}, [&] { read_checkpoint(path); });
+    expect_unreadable(path, {group, "damaged", "empty"});
   }
 }
 
@@ -295,8 +286,7 @@ TEST(CheckpointFile, KeepsHowManyBatchesEachWorkerHasComputed) {
   EXPECT_EQ(read_checkpoint(dir / "file.h5").progress.batches, checkpoint.progress.batches);
   checkpoint.progress.batches[1] = std::uint64_t{1} << 60;
   write_checkpoint(dir / "file.h5", checkpoint);
-  expect_error(ErrorKind::checkpoint, {dir / "file.h5", "not a number of batches"},
-               [&] { read_checkpoint(dir / "file.h5"); });
+  expect_unreadable(dir / "file.h5", {"not a number of batches"});
 }
 
 TEST(CheckpointFile, HasNoSettingsOfSeveralLines) {
@@ -305,8 +295,7 @@ TEST(CheckpointFile, HasNoSettingsOfSeveralLines) {
     Checkpoint checkpoint = make_checkpoint();
     (checkpoint.progress.*list).emplace_back("threads\nranks", "2");
     write_checkpoint(dir / "file.h5", checkpoint);
-    expect_error(ErrorKind::checkpoint, {dir / "file.h5", "line break"},
-                 [&] { read_checkpoint(dir / "file.h5"); });
+    expect_unreadable(dir / "file.h5", {"line break"});
   }
 }
 
@@ -360,7 +349,7 @@ TEST(CheckpointFile, NoticesTwoTensorsThatChangedPlaces) {
   bytes.replace(a, a_size, bytes.substr(b, b_size));
   bytes.replace(b, b_size, kept);
   write_file(path, bytes);
-  expect_error(ErrorKind::checkpoint, {path, "damaged", "hash"}, [&] { read_checkpoint(path); });
+  expect_unreadable(path, {"damaged", "hash"});
 }
 
 TEST(CheckpointFile, CarriesItsContentHashInWords) {

@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <filesystem>
 #include <functional>
 
 #include "hdf5/hdf5.hpp"
@@ -80,9 +79,7 @@ TEST(EvaluationFile, IsRefusedWhereItIsAnotherFile) {
   }
   expect_error(ErrorKind::checkpoint, {path, "no cifar_mpi evaluation"}, [&] { read_evaluation(path); });
   {
-    hdf5::Writer file;
-    file.attribute("/", "format", "cifar_mpi evaluation");
-    file.attribute("/", "version", 2);
+    hdf5::Writer file("cifar_mpi evaluation", 2);
     file.save(path);
   }
   expect_error(ErrorKind::checkpoint, {path, "version 2", "reads 1"}, [&] { read_evaluation(path); });

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <map>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,125 +17,104 @@ using data::Shuffle;
 
 // Changes that leave it the same run.
 
+StartRequest asking(const RunFingerprint& fingerprint) {
+  StartRequest asked;
+  asked.fingerprint = fingerprint;
+  return asked;
+}
+
+/// The changes that are allowed.
+std::string compare(const RunFingerprint& found, const StartRequest& asked) {
+  return require_same_run(found, asked, "some/file.h5", 1);
+}
+
+void expect_other(const RunFingerprint& found, const StartRequest& asked, const std::string& text) {
+  expect_error(ErrorKind::checkpoint, {"some/file.h5", text}, [&] { compare(found, asked); });
+}
+
 TEST(RequireSameRun, NamesTheItemThatDiffers) {
   const RunFingerprint run{{"model", "tutorial"}, {"--seed", "1"}, {"--lr", "0.1"}};
-  const auto compare = [](const RunFingerprint& found, const RunFingerprint& wanted) {
-    StartRequest asked;
-    asked.fingerprint = wanted;
-    require_same_run(found, asked, "some/file.h5", 2);
-  };
-  EXPECT_NO_THROW(compare(run, run));
-  EXPECT_NO_THROW(compare({run[2], run[0], run[1]}, run));
+  EXPECT_NO_THROW(compare(run, asking(run)));
+  EXPECT_NO_THROW(compare({run[2], run[0], run[1]}, asking(run)));
   RunFingerprint other = run;
   other[1].second = "7";
-  expect_error(ErrorKind::checkpoint,
-               {"some/file.h5", "its --seed is 7, this one's is 1",
-                "choose another --run-dir, with --init-from some/file.h5"},
-               [&] { compare(other, run); });
+  expect_other(other, asking(run), "its --seed is 7, this one's is 1");
+  expect_other(other, asking(run), "choose another --run-dir, with --init-from some/file.h5");
   // Weights of another network cannot start this one.
   other = run;
   other[0].second = "resnet20";
-  expect_error(
-      ErrorKind::checkpoint,
-      {"its model is resnet20, this one's is tutorial; give the same options to resume, or choose another "
-       "--run-dir; the weights of one model cannot start another"},
-      [&] { compare(other, run); });
+  expect_other(
+      other, asking(run),
+      "its model is resnet20, this one's is tutorial; give the same options to resume, or choose another "
+      "--run-dir; the weights of one model cannot start another");
   for (const std::string item : {"network input", "dataset image"}) {
-    expect_error(
-        ErrorKind::checkpoint,
-        {"its " + item +
-         " is 8x8, this one's is 12x12; give the same options to resume, or choose another "
-         "--run-dir, with --init-from some/file.h5 to start from its weights if no layer has another shape"},
-        [&] {
-          compare({{item, "8x8"}}, {{item, "12x12"}});
-        });
+    expect_other({{item, "8x8"}}, asking({{item, "12x12"}}),
+                 "its " + item +
+                     " is 8x8, this one's is 12x12; give the same options to resume, or choose another "
+                     "--run-dir, with --init-from some/file.h5 to start from its weights if no layer has "
+                     "another shape");
   }
-  expect_error(ErrorKind::checkpoint,
-               {"its dataset label names are cat, dog, this one's are dog, cat; give the same options"}, [&] {
-                 compare({{"dataset label names", "cat, dog"}}, {{"dataset label names", "dog, cat"}});
-               });
-  expect_error(ErrorKind::checkpoint, {"--lr is not recorded, this one's is 0.1"}, [&] {
-    compare({run[0], run[1]}, run);
-  });
+  expect_other({{"dataset label names", "cat, dog"}}, asking({{"dataset label names", "dog, cat"}}),
+               "its dataset label names are cat, dog, this one's are dog, cat; give the same options");
+  expect_other({run[0], run[1]}, asking(run), "--lr is not recorded, this one's is 0.1");
   // An item that only the checkpoint has was an option of that run: --micro-shards with --reproducible.
   RunFingerprint more = run;
   more.emplace_back("--micro-shards", "8");
-  expect_error(ErrorKind::checkpoint, {"--micro-shards is 8, this one's is not set"},
-               [&] { compare(more, run); });
+  expect_other(more, asking(run), "--micro-shards is 8, this one's is not set");
 }
 
 TEST(RequireSameRun, TakesWhatWasNotYetRecordedForWhatItWas) {
-  StartRequest asked;
-  asked.unrecorded = {{"--schedule", "staircase"}};
   const RunFingerprint before{{"model", "tutorial"}};
-  asked.fingerprint = {{"model", "tutorial"}, {"--schedule", "staircase"}};
-  EXPECT_NO_THROW(require_same_run(before, asked, "file", 1));
+  StartRequest asked = asking({{"model", "tutorial"}, {"--schedule", "staircase"}});
+  asked.unrecorded = {{"--schedule", "staircase"}};
+  EXPECT_NO_THROW(compare(before, asked));
   asked.fingerprint[1].second = "cosine";
-  expect_error(ErrorKind::checkpoint, {"its --schedule is staircase, this one's is cosine"},
-               [&] { require_same_run(before, asked, "file", 1); });
+  expect_other(before, asked, "its --schedule is staircase, this one's is cosine");
   asked.fingerprint = before;
-  expect_error(ErrorKind::checkpoint, {"its --schedule is linear, this one's is staircase"}, [&] {
-    require_same_run({{"model", "tutorial"}, {"--schedule", "linear"}}, asked, "file", 1);
-  });
+  expect_other({{"model", "tutorial"}, {"--schedule", "linear"}}, asked,
+               "its --schedule is linear, this one's is staircase");
 }
 
 TEST(RequireSameRun, RefusesAnotherOptimizer) {
-  StartRequest asked;
-  asked.fingerprint = {{"--optimizer", "momentum"}, {"--momentum", "0.9"}};
-  expect_error(ErrorKind::checkpoint, {"its --optimizer is adamw, this one's is momentum"}, [&] {
-    require_same_run({{"--optimizer", "adamw"}, {"--beta1", "0.9"}}, asked, "file", 1);
-  });
-  expect_error(ErrorKind::checkpoint, {"its --momentum is 0.8, this one's is 0.9"}, [&] {
-    require_same_run({{"--optimizer", "momentum"}, {"--momentum", "0.8"}}, asked, "file", 1);
-  });
+  const StartRequest asked = asking({{"--optimizer", "momentum"}, {"--momentum", "0.9"}});
+  expect_other({{"--optimizer", "adamw"}, {"--beta1", "0.9"}}, asked,
+               "its --optimizer is adamw, this one's is momentum");
+  expect_other({{"--optimizer", "momentum"}, {"--momentum", "0.8"}}, asked,
+               "its --momentum is 0.8, this one's is 0.9");
 }
 
 TEST(RequireSameRun, LetsWhatIsNamedDifferAndNamesWhatCouldBe) {
-  StartRequest asked;
-  asked.fingerprint = {{"--seed", "1"}, {"--lr", "0.01"}, {"--final-lr-share", "0"}};
+  StartRequest asked = asking({{"--seed", "1"}, {"--lr", "0.01"}, {"--final-lr-share", "0"}});
   asked.changeable = {"--lr", "--decay-at", "--final-lr-share"};
   const RunFingerprint found{{"--seed", "1"}, {"--lr", "0.1"}, {"--decay-at", "0.5"}};
-  expect_error(
-      ErrorKind::checkpoint,
-      {"its --lr is 0.1, this one's is 0.01; give the same options to resume, --allow-change lr to resume"},
-      [&] { require_same_run(found, asked, "file", 1); });
+  expect_other(
+      found, asked,
+      "its --lr is 0.1, this one's is 0.01; give the same options to resume, --allow-change lr to resume");
   asked.may_differ = asked.changeable;
-  EXPECT_EQ(require_same_run(found, asked, "file", 1),
+  EXPECT_EQ(compare(found, asked),
             "--lr 0.1 -> 0.01, --final-lr-share not recorded -> 0, --decay-at 0.5 -> not set");
   asked.fingerprint[0].second = "2";
-  expect_error(ErrorKind::checkpoint,
-               {"its --seed is 1, this one's is 2; give the same options to resume, or"},
-               [&] { require_same_run(found, asked, "file", 1); });
+  expect_other(found, asked, "its --seed is 1, this one's is 2; give the same options to resume, or");
 }
 
 TEST(RequireSameRun, SaysWhichLengthARateWasMadeFor) {
-  StartRequest asked;
-  asked.fingerprint = {{kLength, "1280"}};
-  expect_error(ErrorKind::checkpoint,
-               {"its length in steps is 640, this one's is 1280; its learning rate or its lookahead depends "
-                "on it: give "
-                "--steps 640"},
-               [&] {
-                 require_same_run({{kLength, "640"}}, asked, "file", 1);
-               });
+  expect_other({{kLength, "640"}}, asking({{kLength, "1280"}}),
+               "its length in steps is 640, this one's is 1280; its learning rate or its lookahead depends "
+               "on it: give --steps 640");
 }
 
 TEST(RequireSameRun, SuggestsTheGlobalBatchWhereOnlyTheRanksChanged) {
-  StartRequest asked;
-  asked.fingerprint = {{"--global-batch", "512"}};
+  StartRequest asked = asking({{"--global-batch", "512"}});
   const auto text = [&](int ranks) {
     return refusal(ErrorKind::checkpoint, [&] {
       require_same_run({{"--global-batch", "256"}}, asked, "file", ranks);
     });
   };
-  EXPECT_NE(text(4).find("times the ranks that make a step, here 4: give --global-batch 256 to resume"),
-            std::string::npos)
-      << text(4);
-  EXPECT_NE(text(3).find("use a number of ranks that divides 256 and give --global-batch 256"),
-            std::string::npos)
-      << text(3);
+  EXPECT_TRUE(
+      contains(text(4), "times the ranks that make a step, here 4: give --global-batch 256 to resume"));
+  EXPECT_TRUE(contains(text(3), "use a number of ranks that divides 256 and give --global-batch 256"));
   asked.global_batch_given = true;  // the user chose it, so no advice to choose another
-  EXPECT_EQ(text(4).find("--global-batch 256 to resume"), std::string::npos) << text(4);
+  EXPECT_FALSE(contains(text(4), "--global-batch 256 to resume"));
 }
 
 // Settings that may change, and the notes about them.
@@ -177,9 +155,8 @@ TEST(ChangedKernels, NamesTheFirstAndCountsTheOthers) {
       changed_kernels("a: 1\nb: 2\nc: 3\n", "a: 1\nb: 5\nc: 6\n"),
       "note: the kernel plan has \"b: 5\", but the checkpoint was made with \"b: 2\" (and 1 more): the run "
       "continues with different bits");
-  EXPECT_NE(changed_kernels("a: 1\n", "a: 1\nb: 2")
-                .find("has \"b: 2\", but the checkpoint was made with \"nothing\":"),
-            std::string::npos);
+  EXPECT_TRUE(contains(changed_kernels("a: 1\n", "a: 1\nb: 2"),
+                       "has \"b: 2\", but the checkpoint was made with \"nothing\":"));
 }
 
 TEST(ChangedKernels, CompareTheSizesOfImagesThatBothRunsReach) {
@@ -190,9 +167,9 @@ TEST(ChangedKernels, CompareTheSizesOfImagesThatBothRunsReach) {
   EXPECT_EQ(changed_kernels(whole + small, whole), "");
   EXPECT_EQ(changed_kernels(whole, whole + small), "");
   for (const std::string& then : {earlier, small}) {
-    EXPECT_NE(changed_kernels(whole + then, whole + "24x24 conv1: jit\n24x24 pool: dnnl\n28x28 conv1: fft\n")
-                  .find("has \"24x24 pool: dnnl\", but the checkpoint was made with \"24x24 pool: own\":"),
-              std::string::npos)
+    EXPECT_TRUE(contains(
+        changed_kernels(whole + then, whole + "24x24 conv1: jit\n24x24 pool: dnnl\n28x28 conv1: fft\n"),
+        "has \"24x24 pool: dnnl\", but the checkpoint was made with \"24x24 pool: own\":"))
         << then;
   }
   EXPECT_NE(changed_kernels("conv1: fft\n" + earlier, whole + small), "");

@@ -127,11 +127,10 @@ TEST(OpenCheckpoint, TakesLatestOnlyForACheckpointInItsOwnFolder) {
        {"../private.h5", "step_1.h5", "/etc/passwd", "../checkpoints/step_000000001.h5"}) {
     fs::remove(latest);
     fs::create_symlink(target, latest);
-    EXPECT_NE(open_checkpoint(latest).problem().find("not to a checkpoint next to it"), std::string::npos)
-        << target;
+    EXPECT_TRUE(contains(open_checkpoint(latest).problem(), "not to a checkpoint next to it")) << target;
   }
   fs::create_symlink("step_000000002.h5", dir / "other/best");
-  EXPECT_NE(open_checkpoint(dir / "other/best").problem().find("symbolic link"), std::string::npos);
+  EXPECT_TRUE(contains(open_checkpoint(dir / "other/best").problem(), "symbolic link"));
   EXPECT_EQ(open_checkpoint(dir / "other/step_000000002.h5").problem(), "") << "the user typed it";
 }
 

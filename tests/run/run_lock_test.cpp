@@ -59,12 +59,18 @@ void set_age(const std::string& path, double seconds) {
   clock_gettime(CLOCK_REALTIME, &now);
   const timespec then{now.tv_sec - static_cast<time_t>(seconds), now.tv_nsec};
   const timespec times[2] = {then, then};
-  ASSERT_EQ(utimensat(AT_FDCWD, path.c_str(), times, 0), 0);
+  ASSERT_EQ(utimensat(AT_FDCWD, path.c_str(), times, AT_SYMLINK_NOFOLLOW), 0);
 }
 
 void leave_lock(const TempDir& dir, const LockHolder& holder, double age_s = 0.0) {
   write_file(dir / "lock", to_text(holder));
   set_age(dir / "lock", age_s);
+}
+
+LockHolder gone_process() {
+  LockHolder gone = this_process();
+  gone.pid = ended_process();
+  return gone;
 }
 
 TEST(RunLock, IsThereWhileItIsHeldAndRefusesAnother) {
@@ -153,9 +159,7 @@ TEST(RunLock, GoesToTheFasterOfTwoThatWatchedIt) {
 
 TEST(RunLock, TakesOverAStaleLockAndSaysWhy) {
   const TempDir dir;
-  LockHolder gone = this_process();
-  gone.pid = ended_process();
-  leave_lock(dir, gone);
+  leave_lock(dir, gone_process());
   std::string heard;
   const LockHolder me = this_process();
   {
@@ -170,9 +174,7 @@ TEST(RunLock, TakesOverAStaleLockAndSaysWhy) {
 TEST(RunLock, IsAnEmptyFileOnAFullDiskUntilThereIsRoom) {
   for (const bool stale : {false, true}) {
     const TempDir dir;
-    LockHolder gone = this_process();
-    gone.pid = ended_process();
-    if (stale) leave_lock(dir, gone);
+    if (stale) leave_lock(dir, gone_process());
     const LockHolder me = this_process(0.02);
     std::optional<test::FileSizeLimit> full(0);
     std::optional<RunLock> mine(std::in_place, dir.opened(), me, ignore, ignore);
@@ -191,13 +193,6 @@ TEST(RunLock, IsAnEmptyFileOnAFullDiskUntilThereIsRoom) {
   const test::FileSizeLimit full(0);
   lock(dir);  // held and left while the disk is full
   EXPECT_EQ(dir.files(), 0u);
-}
-
-/// Changes the time of the file at `path`.
-void touch(const std::string& path) {
-  const timespec then{std::time(nullptr) - 1000, 0};
-  const timespec times[2] = {then, then};
-  ASSERT_EQ(utimensat(AT_FDCWD, path.c_str(), times, AT_SYMLINK_NOFOLLOW), 0);
 }
 
 /// Things that a user with write access may put in place of the lock.
@@ -232,7 +227,7 @@ TEST(RunLock, IsTakenOverFromWhateverStandsThereUnlessThatChanges) {
     if (readable) continue;  // this is root, who may read everything
     Watch watch;
     watch.at_look = [&](int look) {
-      if (look == 2) touch(dir / "lock");
+      if (look == 2) set_age(dir / "lock", 1000.0);
     };
     expect_error(ErrorKind::checkpoint, {dir / "lock", "not a readable lock", "remove it"},
                  [&] { lock(dir, this_process(), std::ref(watch)); });
@@ -273,8 +268,7 @@ TEST(RunLock, FollowsEachTokenOnce) {
 
 TEST(RunLock, GoesOnWhereAStarterDiedWhileTakingOver) {
   const TempDir dir;
-  LockHolder gone = this_process();
-  gone.pid = ended_process();
+  const LockHolder gone = gone_process();
   leave_lock(dir, gone);
   LockHolder second = gone;
   second.token = this_process().token;
@@ -294,13 +288,12 @@ TEST(RunLock, GoesOnWhereAStarterDiedWhileTakingOver) {
 TEST(RunLock, IsNotTakenFromAHolderThatRunsOnAfterAStarterDiedWhileTakingOver) {
   const TempDir dir;
   const LockHolder holder = on_another_host();
-  LockHolder gone = this_process();
-  gone.pid = ended_process();
+  const LockHolder gone = gone_process();
   leave_lock(dir, holder);
   write_file(dir / ("lock.after." + holder.token), to_text(gone));
   Watch watch;
   watch.at_look = [&](int look) {
-    if (look == 10) touch(dir / "lock");
+    if (look == 10) set_age(dir / "lock", 1000.0);
   };
   expect_error(ErrorKind::checkpoint, {"elsewhere", "which has just renewed the lock"},
                [&] { lock(dir, this_process(), std::ref(watch)); });
@@ -375,11 +368,8 @@ TEST(RunLock, IsNotLostWithItsFolder) {
 TEST(RunLock, GoesToOneOfManyWhoFindItStale) {
   for (int round = 0; round < 80; ++round) {
     const TempDir dir;
-    LockHolder stale = this_process();
-    if (round % 8 == 0)
-      stale = on_another_host();  // which all watch for 30 ms
-    else
-      stale.pid = ended_process();
+    // All watch another host's for 30 ms.
+    LockHolder stale = round % 8 == 0 ? on_another_host() : gone_process();
     stale.heartbeat_s = 0.01;
     leave_lock(dir, stale);
     std::atomic<int> holding{0};

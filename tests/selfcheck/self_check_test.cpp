@@ -5,6 +5,7 @@
 #include "selfcheck/device_checks.hpp"
 #include "selfcheck/faulty_device.hpp"
 #include "selfcheck/gradient_limits.hpp"
+#include "support/contains.hpp"
 #include "train/run_fixture.hpp"
 
 /// The results of a self-check and their effects on a run. The device under test is the CPU, with faults.
@@ -106,7 +107,7 @@ TEST_F(SelfChecks, NameASlowTaskAndPassTheDevice) {
   EXPECT_EQ(report.slow[0].find(concat("rank ", last(), " on ", world().hosts()[0], ", a device: speed: ")),
             0u)
       << report.slow[0];
-  EXPECT_NE(report.slow[0].find(" takes "), std::string::npos) << report.slow[0];
+  EXPECT_TRUE(contains(report.slow[0], " takes "));
   EXPECT_EQ(report.slow[0].find(';'), std::string::npos) << report.slow[0];
 
   timed.measure_limits = [](engine::Precision) -> engine::RooflineLimits {
@@ -139,10 +140,8 @@ TEST_F(SelfChecks, OfADeviceWhoseGraphsAreWrongMakeTheRunTakeLanes) {
   c.runner = engine::RunnerKind::graph;
   const SelfCheckReport report = find(c);
   ASSERT_EQ(report.faults.size(), 1u);
-  EXPECT_NE(report.faults[0].find(
-                "runners: in line and as a graph differ: the weights of softmax_linear/weights in "),
-            std::string::npos)
-      << report.faults[0];
+  EXPECT_TRUE(contains(report.faults[0],
+                       "runners: in line and as a graph differ: the weights of softmax_linear/weights in "));
 }
 
 /// An error is reported as such, and the next start checks again.
@@ -152,8 +151,7 @@ TEST_F(SelfChecks, ThatAreStoppedAreNoVerdict) {
   EXPECT_FALSE(report.good);
   EXPECT_TRUE(report.faults.empty());
   ASSERT_EQ(report.stops.size(), 1u);
-  EXPECT_NE(report.stops[0].find("gradients, fp32: the device is gone"), std::string::npos)
-      << report.stops[0];
+  EXPECT_TRUE(contains(report.stops[0], "gradients, fp32: the device is gone"));
   expect_agreed(ErrorKind::device, "the GPU is not taken: its self-check was stopped on rank ",
                 [&] { start(check()); });
   EXPECT_EQ(record()->result, run::SelfCheckResult::running);
@@ -189,10 +187,8 @@ TEST_F(SelfChecks, FindAStepThatASummaryChanges) {
     c.local.steps = 2;
     const SelfCheckReport report = find(c);
     ASSERT_FALSE(report.faults.empty()) << to_string(update);
-    EXPECT_NE(
-        report.faults.back().find("training: steps with summaries, in graphs, traced or resumed differ "),
-        std::string::npos)
-        << report.faults.back();
+    EXPECT_TRUE(contains(report.faults.back(),
+                         "training: steps with summaries, in graphs, traced or resumed differ "));
   }
 }
 
@@ -203,8 +199,7 @@ TEST_F(SelfChecks, FindAnAllReduceThatLosesSomething) {
   c.all_reduce = "ring";
   const SelfCheckReport report = find(c);
   ASSERT_EQ(report.faults.size(), 1u);
-  EXPECT_NE(report.faults[0].find("all-reduce: the all-reduce on lanes gives "), std::string::npos)
-      << report.faults[0];
+  EXPECT_TRUE(contains(report.faults[0], "all-reduce: the all-reduce on lanes gives "));
 }
 
 /// This is no fault of the device, and has the exit code of the network.
@@ -223,7 +218,7 @@ TEST_F(SelfChecks, AreKeptAndHoldUntilSomethingChanges) {
   state.reset();
   world().barrier();
   EXPECT_EQ(record()->result, run::SelfCheckResult::passed);
-  EXPECT_NE(record()->text.find("a device; of a test\n"), std::string::npos) << record()->text;
+  EXPECT_TRUE(contains(record()->text, "a device; of a test\n"));
 
   break_last_rank(Fault::gradient);
   state = start(check());
@@ -302,7 +297,7 @@ TEST_F(SelfChecks, AreLeftOutWhenAskedAndSayWhatTheyCannotDo) {
   without.judge = nullptr;
   const SelfCheckReport report = check_device(config(), info(), world(), device(), without);
   EXPECT_TRUE(report.good);
-  EXPECT_NE(report.table[1].find("left out  there is no CPU backend"), std::string::npos) << report.table[1];
+  EXPECT_TRUE(contains(report.table[1], "left out  there is no CPU backend"));
   break_last_rank(Fault::moved_weights);
   EXPECT_FALSE(check_device(config(), info(), world(), device(), without).good);
 }

@@ -69,8 +69,8 @@ std::string simulated(const std::string& program, int ranks, int per_node, const
   const std::string command =
       concat("cd ", dir.path(), " && timeout 1000 smpirun -np ", ranks,
              " -platform platform.xml -hostfile hosts --cfg=smpi/simulate-computation:no "
-             "--cfg=network/crosstraffic:0 "
-             "--cfg=network/TCP-gamma:0 --cfg=smpi/bw-factor:0:1.0 --cfg=smpi/lat-factor:0:1.0 "
+             "--cfg=network/crosstraffic:0 --cfg=network/TCP-gamma:0 --cfg=smpi/bw-factor:0:1.0 "
+             "--cfg=smpi/lat-factor:0:1.0 "
              "--cfg=smpi/async-small-thresh:65536 --cfg=smpi/coll-selector:ompi --cfg=smpi/allgather:bruck "
              "--log=root.thresh:error ",
              options, " ", program);

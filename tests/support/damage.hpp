@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <csignal>
-#include <cstdint>
 #include <functional>
 #include <random>
 #include <string>

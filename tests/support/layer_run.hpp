@@ -3,7 +3,6 @@
 #include <memory>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "cifar_mpi/base/bf16.hpp"
 #include "support/backend_wrapper.hpp"

@@ -1,7 +1,6 @@
 #include "support/pictures.hpp"
 
 #include <cstddef>
-#include <cstdio>
 #include <cstdlib>
 #include <stdexcept>
 #include <utility>

@@ -3,9 +3,7 @@
 #include <numeric>
 #include <sstream>
 #include <string>
-#include <vector>
 
-#include "cifar_mpi/run/run_directory.hpp"
 #include "report/summary_history.hpp"
 #include "train/run_fixture.hpp"
 

@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
-#include <set>
 
 #include "cifar_mpi/run/run_directory.hpp"
 #include "report/metrics_reader.hpp"

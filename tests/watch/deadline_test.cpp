@@ -2,9 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <cmath>
-#include <map>
-
 namespace cifar_mpi::watch {
 namespace {
 

@@ -4,6 +4,8 @@
 
 #include <limits>
 
+#include "support/contains.hpp"
+
 namespace cifar_mpi::watch {
 namespace {
 
@@ -80,8 +82,7 @@ TEST_F(StallJudgeOfANode, BlamesTheRankThatIsInWorkOfItsOwnWhileTheOthersWait) {
   EXPECT_NEAR(stall->seconds, 10.0, 0.3);
   EXPECT_EQ(text(*stall, 0),
             "rank 2 on node1 (pid 102) has made no progress for 10.0 s in step 41, task conv2 backward; rank "
-            "0 waits "
-            "for it in step 41, all-reduce of bucket 1");
+            "0 waits for it in step 41, all-reduce of bucket 1");
 }
 
 TEST_F(StallJudgeOfANode, BlamesTheStoppedRankAlthoughItStopsWhereTheOthersWait) {
@@ -196,9 +197,9 @@ TEST_F(StallJudgeOfANode, NamesAWaiterOnlyWhereOneWaits) {
   for (RankStatus& rank : ranks_) rank.progress.task = kConv;
   look();
   const Stall stall{Reason::stuck, 1, 7.0};
-  EXPECT_EQ(text(stall, 0).find("waits for it"), std::string::npos) << text(stall, 0);
+  EXPECT_FALSE(contains(text(stall, 0), "waits for it"));
   ranks_[2].waits = true;
-  EXPECT_NE(text(stall, 0).find("; rank 2 waits for it in step 41"), std::string::npos) << text(stall, 0);
+  EXPECT_TRUE(contains(text(stall, 0), "; rank 2 waits for it in step 41"));
 }
 
 TEST_F(StallJudgeOfANode, TakesCollectivesThatArePolledInTurnForNoProgress) {
@@ -241,12 +242,11 @@ TEST_F(StallJudgeOfANode, NamesTheCheckThatADeviceHangsIn) {
   const auto stall = pass(2.0);
   ASSERT_TRUE(stall);
   EXPECT_EQ(describe_place(ranks_[1], kTasks), "in check 4 (runners) of the self-check of its device");
-  EXPECT_EQ(culprit_text(*stall, {ranks_, 0, "node1", {}, {}}).find("NCCL_SOCKET_IFNAME"), std::string::npos);
+  EXPECT_FALSE(contains(culprit_text(*stall, {ranks_, 0, "node1", {}, {}}), "NCCL_SOCKET_IFNAME"));
   ranks_[1].step = static_cast<std::uint64_t>(comm::DeviceCheck::all_reduce);
-  EXPECT_NE(culprit_text(*stall, {ranks_, 0, "node1", {}, {}})
-                .find(" (all-reduce) of the self-check of its device, where "
-                      "the GPUs of all ranks exchange data"),
-            std::string::npos);
+  EXPECT_TRUE(
+      contains(culprit_text(*stall, {ranks_, 0, "node1", {}, {}}),
+               " (all-reduce) of the self-check of its device, where the GPUs of all ranks exchange data"));
   EXPECT_EQ(describe_place(ranks_[0], kTasks), "in the self-check of its device");
 }
 
@@ -319,8 +319,7 @@ TEST_F(StallJudgeOfANode, NamesTheTasksOfEachRanksOwnProgram) {
   const Stall stall{Reason::stuck, 0, 7.0};
   EXPECT_EQ(text(stall, 2),
             "rank 0 on node1 (pid 100) has made no progress for 7.0 s in step 41, task conv2 backward; rank "
-            "2 waits "
-            "for it in step 41, wait for pushes");
+            "2 waits for it in step 41, wait for pushes");
 }
 
 /// The same node as one of three.
@@ -345,10 +344,8 @@ TEST_F(StallJudgeOfAJob, LetsANodeWaitWhileARankOfAnotherOneMoves) {
   EXPECT_GE(judge_.quiet(), 99.0);
   const auto stall = pass_with(2.0, 2.0, 1.0);
   ASSERT_TRUE(is(stall, Reason::waiting));
-  EXPECT_NE(text(*stall, 0).find(
-                "; no rank of the 3 nodes of this job makes progress: they wait for each other, or "),
-            std::string::npos)
-      << text(*stall, 0);
+  EXPECT_TRUE(contains(text(*stall, 0),
+                       "; no rank of the 3 nodes of this job makes progress: they wait for each other, or "));
 }
 
 TEST_F(StallJudgeOfAJob, StillEndsByItsOwnStuckRank) {
@@ -363,10 +360,9 @@ TEST_F(StallJudgeOfAJob, WaitsFiveTimesAsLongForANodeThatHasNeverReported) {
   EXPECT_FALSE(pass_with(49.0, 5.0, -1.0));
   const auto stall = pass_with(2.0, 5.0, -1.0);
   ASSERT_TRUE(is(stall, Reason::waiting));
-  EXPECT_NE(text(*stall, 0).find("; no rank of node1 makes progress, and no report has ever arrived from "
-                                 "node3 (rank 4): they wait "),
-            std::string::npos)
-      << text(*stall, 0);
+  EXPECT_TRUE(contains(
+      text(*stall, 0),
+      "; no rank of node1 makes progress, and no report has ever arrived from node3 (rank 4): they wait "));
 }
 
 TEST_F(StallJudgeOfAJob, NamesANodeThatReportsNoLongerWhenAllWait) {
@@ -377,8 +373,7 @@ TEST_F(StallJudgeOfAJob, NamesANodeThatReportsNoLongerWhenAllWait) {
   ASSERT_TRUE(is(stall, Reason::unheard));
   EXPECT_EQ(text(*stall, 0),
             "node3 (rank 4) has given no sign of life for 10.0 s: its processes are stopped, or the network "
-            "is gone; "
-            "rank 0 waits for it in step 41, all-reduce of bucket 1");
+            "is gone; rank 0 waits for it in step 41, all-reduce of bucket 1");
 }
 
 TEST_F(StallJudgeOfAJob, EndsNothingByLostReportsAlone) {
@@ -392,9 +387,9 @@ TEST_F(StallJudgeOfAJob, EndsNothingByLostReportsAlone) {
     EXPECT_FALSE(stall->ends);
     lines.push_back(text(*stall, 0));
   }
-  EXPECT_EQ(lines, (std::vector<std::string>{
-                       "node3 (rank 4) has given no sign of life for 10.0 s: its processes are "
-                       "stopped, or the network is gone; the run continues"}));
+  EXPECT_EQ(lines,
+            (std::vector<std::string>{"node3 (rank 4) has given no sign of life for 10.0 s: its processes "
+                                      "are stopped, or the network is gone; the run continues"}));
 }
 
 TEST_F(StallJudgeOfAJob, DoesNotWaitForReportsOfANodeWhoseRanksHaveAllLeft) {

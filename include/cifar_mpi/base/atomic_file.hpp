@@ -19,6 +19,9 @@ namespace cifar_mpi {
 /// folder must exist. Throws Error{io} with the path and the system's reason. A file size limit (`ulimit -f`)
 /// is such an error only in a process that ignores SIGXFSZ.
 void write_atomically(const DirectoryEntry& file, std::span<const std::byte> content);
+inline void write_atomically(const DirectoryEntry& file, std::string_view content) {
+  write_atomically(file, std::as_bytes(std::span(content)));
+}
 
 /// Throws Error{io} if write_atomically could not create its temporary file; creates and removes one to find out.
 void require_writable(const DirectoryEntry& file);

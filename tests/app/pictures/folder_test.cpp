@@ -42,10 +42,9 @@ class FolderPrograms : public Programs {
 TEST_F(FolderPrograms, TrainOnAFolderPerClass) {
   make_set("set", 30);
   write_file(file("set/readme.txt"), "");
-  const Outcome packed = run_command(pack("set", "set.h5", " --size 48 --test-share 0.3"));
-  ASSERT_EQ(packed.code, 0) << packed.output;
-  EXPECT_EQ(count_lines_with(packed.output, "left out 1 files"), 1) << packed.output;
-  EXPECT_EQ(count_lines_with(packed.output, "images of 48x48x3 in 3 classes"), 1) << packed.output;
+  const std::string packed = output_of(run_command(pack("set", "set.h5", " --size 48 --test-share 0.3")));
+  EXPECT_EQ(count_lines_with(packed, "left out 1 files"), 1) << packed;
+  EXPECT_EQ(count_lines_with(packed, "images of 48x48x3 in 3 classes"), 1) << packed;
   const data::DatasetFile set(file("set.h5"));
   EXPECT_EQ(set.info().label_names, (std::vector<std::string>{"dark", "light", "red"}));
   EXPECT_EQ(set.info().train_count + set.info().test_count, 90u);
@@ -56,12 +55,10 @@ TEST_F(FolderPrograms, TrainOnAFolderPerClass) {
     EXPECT_NEAR(test.images[(i + 1) * 48 * 48 * 3 - 2], kGreen[test.labels[i]], 3);
   }
   const std::string run = " --data " + file("set.h5");
-  const Outcome trained =
-      run_command(kTrain + run + " --run-dir " + file("set_run") + " --batch-size 8 --steps 3 --threads 1");
-  EXPECT_EQ(trained.code, 0) << trained.output;
-  const Outcome evaluated = run_command(kEval + run + " " + file("set_run") + " --threads 1");
-  EXPECT_EQ(evaluated.code, 0) << evaluated.output;
-  EXPECT_EQ(count_lines_with(evaluated.output, "  light "), 1) << evaluated.output;
+  output_of(
+      run_command(kTrain + run + " --run-dir " + file("set_run") + " --batch-size 8 --steps 3 --threads 1"));
+  const std::string evaluated = output_of(run_command(kEval + run + " " + file("set_run") + " --threads 1"));
+  EXPECT_EQ(count_lines_with(evaluated, "  light "), 1) << evaluated;
 }
 
 TEST_F(FolderPrograms, NameTheFilesOfTheImagesThatTheyEvaluate) {
@@ -75,9 +72,8 @@ TEST_F(FolderPrograms, NameTheFilesOfTheImagesThatTheyEvaluate) {
   const std::string on = " --data " + file("named.h5");
   ASSERT_EQ(run_command(kTrain + on + " --run-dir " + file("named_run") + " --batch-size 4 --steps 1").code,
             0);
-  const Outcome evaluated =
-      mpirun(2, kEval + on + " " + file("named_run") + " --threads 1 --predictions " + file("named.csv"));
-  ASSERT_EQ(evaluated.code, 0) << evaluated.output;
+  const std::string evaluated = output_of(
+      mpirun(2, kEval + on + " " + file("named_run") + " --threads 1 --predictions " + file("named.csv")));
   const std::string csv = read_file(file("named.csv"));
   EXPECT_TRUE(csv.starts_with("index,label,class,predicted_label,predicted_class,probability,"));
   EXPECT_TRUE(contains(csv, "logit_2,file\n")) << csv.substr(0, 200);
@@ -89,14 +85,14 @@ TEST_F(FolderPrograms, NameTheFilesOfTheImagesThatTheyEvaluate) {
     EXPECT_TRUE(contains(csv, "," + field + "\n")) << field;
   }
   const run::EvaluationFile kept = run::read_evaluation(file("named_run/evaluation.h5"));
-  ASSERT_FALSE(kept.mistakes.files.empty()) << evaluated.output;
+  ASSERT_FALSE(kept.mistakes.files.empty()) << evaluated;
   for (std::size_t i = 0; i < kept.mistakes.files.size(); ++i)
     EXPECT_EQ(kept.mistakes.files[i], files[kept.mistakes.indices[i]]);
-  EXPECT_EQ(count_lines_with(evaluated.output, " images misclassified, the most certain first:"), 1);
+  EXPECT_EQ(count_lines_with(evaluated, " images misclassified, the most certain first:"), 1);
   const auto most =
       std::ranges::max_element(kept.mistakes.probabilities) - kept.mistakes.probabilities.begin();
   const std::string line = concat("  image ", kept.mistakes.indices[static_cast<std::size_t>(most)], " (");
-  EXPECT_EQ(count_lines_with(evaluated.output, line), 1) << line << "\n" << evaluated.output;
+  EXPECT_EQ(count_lines_with(evaluated, line), 1) << line << "\n" << evaluated;
 }
 
 TEST_F(FolderPrograms, WarnOfClassesWithoutATestImage) {
@@ -129,11 +125,11 @@ TEST_F(FolderPrograms, RefuseOrSkipWhatCannotBeRead) {
     write_file(file(concat("torn/red/", i, i % 2 == 0 ? ".png" : ".jpg")), "\x89PNG\r\n\x1a\n and no more");
   expect_refusal(run_command(pack("torn", "torn.h5", with_test)), 3, "--skip-unreadable");
   EXPECT_FALSE(std::filesystem::exists(file("torn.h5")));
-  const Outcome packed = run_command(pack("torn", "torn.h5", with_test + " --skip-unreadable"));
-  EXPECT_EQ(packed.code, 0) << packed.output;
-  EXPECT_EQ(count_lines_with(packed.output, "warning: cannot read"), 10) << packed.output;
-  EXPECT_EQ(count_lines_with(packed.output, "left out 28 files that cannot be read"), 1) << packed.output;
-  EXPECT_EQ(count_lines_with(packed.output, "46 training and 46 test images"), 1) << packed.output;
+  const std::string packed =
+      output_of(run_command(pack("torn", "torn.h5", with_test + " --skip-unreadable")));
+  EXPECT_EQ(count_lines_with(packed, "warning: cannot read"), 10) << packed;
+  EXPECT_EQ(count_lines_with(packed, "left out 28 files that cannot be read"), 1) << packed;
+  EXPECT_EQ(count_lines_with(packed, "46 training and 46 test images"), 1) << packed;
 }
 
 TEST_F(FolderPrograms, RefuseOptionsOfFoldersThatMakeNoSense) {

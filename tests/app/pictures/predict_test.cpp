@@ -24,9 +24,8 @@ TEST_F(Programs, PredictImageFilesAsTheImagesOfADataset) {
   }
   write_file(file("large.jpg"), jpeg_file(64, 48, filled(64, 48, {200, 30, 30})));
   std::filesystem::create_symlink("image1.png", file("link.png"));
-  const Outcome predicted = run_command(eval + " --predict " + file("image0.png") + " " + file("link.png") +
-                                        " " + file("large.jpg"));
-  ASSERT_EQ(predicted.code, 0) << predicted.output;
+  const std::string predicted = output_of(run_command(eval + " --predict " + file("image0.png") + " " +
+                                                      file("link.png") + " " + file("large.jpg")));
   // index,label,class,predicted_label,predicted_class,probability
   std::istringstream known(read_file(file("known.csv")));
   std::string row;
@@ -40,15 +39,15 @@ TEST_F(Programs, PredictImageFilesAsTheImagesOfADataset) {
     char digits[16];
     std::snprintf(digits, sizeof digits, "%.4f", std::stod(probability));
     const std::string line = concat(file(name), ": ", label, " ", digits, ", ");
-    EXPECT_EQ(count_lines_with(predicted.output, line), 1) << line << "\n" << predicted.output;
+    EXPECT_EQ(count_lines_with(predicted, line), 1) << line << "\n" << predicted;
   }
-  EXPECT_EQ(count_lines_with(predicted.output, "(scaled from 64x48 to 32x32, as cifar_mpi_pack does)"), 1)
-      << predicted.output;
+  EXPECT_EQ(count_lines_with(predicted, "(scaled from 64x48 to 32x32, as cifar_mpi_pack does)"), 1)
+      << predicted;
 
-  const Outcome json = mpirun(2, eval + " --json --predict " + file("large.jpg") + " 2>" + file("log"));
-  EXPECT_EQ(json.code, 0) << json.output;
-  EXPECT_TRUE(contains(json.output, "\"size\":32,\"predictions\":[{\"image\":\"" + file("large.jpg") +
-                                        "\",\"width\":64,\"height\":48,\"label\":"));
+  const std::string json =
+      output_of(mpirun(2, eval + " --json --predict " + file("large.jpg") + " 2>" + file("log")));
+  EXPECT_TRUE(contains(json, "\"size\":32,\"predictions\":[{\"image\":\"" + file("large.jpg") +
+                                 "\",\"width\":64,\"height\":48,\"label\":"));
 }
 
 TEST_F(Programs, RefuseToPredictWhatIsNoImage) {
