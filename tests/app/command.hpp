@@ -21,11 +21,10 @@ inline std::string in_quotes(const std::string& text) {
   return word + "'";
 }
 
-/// Settings with which mpirun starts anywhere, even if tests are started without tools/run_tests, and waiting
-/// ranks yield the cores to other tests.
+/// Settings with which mpirun starts anywhere, even if tests are started without tools/run_tests.
 inline const std::string kShellSettings =
-    ". \"" CIFAR_MPI_SOURCE_ROOT "/env/mpirun.sh\"; . \"" CIFAR_MPI_SOURCE_ROOT
-    "/env/one_machine.sh\"; export OMPI_MCA_mpi_yield_when_idle=1 OMP_NUM_THREADS=1; unset CIFAR_MPI_DATA; ";
+    "for s in env/mpirun env/one_machine tests/support/ranks; do . \"" CIFAR_MPI_SOURCE_ROOT
+    "/$s.sh\"; done; unset CIFAR_MPI_DATA; ";
 
 /// Runs a shell command under a watchdog; 124 means that it hung. A study that takes 50 s on a quiet machine takes
 /// minutes on a busy one.

@@ -12,9 +12,10 @@ here=$(mktemp -d)
 trap 'cd / && umount -l "$here" && rmdir "$here"' EXIT
 mount -t tmpfs -o mode=755 tmpfs "$here"  # in memory: a disk that others write to would stall the daemons and the runs
 cd "$here"
-export CIFAR_MPI_ROOT=$root CIFAR_MPI_BIN=$build CIFAR_MPI_DATA=$here/data.h5 CIFAR_MPI_LAUNCHER=auto OMP_NUM_THREADS=1
+export CIFAR_MPI_ROOT=$root CIFAR_MPI_BIN=$build CIFAR_MPI_DATA=$here/data.h5 CIFAR_MPI_LAUNCHER=auto
+. "$root/tests/support/ranks.sh"
 # settings of this cluster for all jobs: four nodes share two cores and /tmp
-export OMPI_MCA_odls_base_sigkill_timeout=3 OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_orte_tmpdir_base=/run/openmpi PRTE_MCA_prte_tmpdir_base=/run/openmpi
+export OMPI_MCA_odls_base_sigkill_timeout=3 OMPI_MCA_orte_tmpdir_base=/run/openmpi PRTE_MCA_prte_tmpdir_base=/run/openmpi
 ulimit -c 0
 steps=240
 # the GPUs of this cluster are device files; few samples and steps, many checkpoints
