@@ -66,6 +66,14 @@ SkipsWhatEndedAndResumesWhatDidNot() {
   says 'mean of 4: 94.250 %, sd 0.645, '
 }
 
+TakesOneWordForTheTraining() {
+  programs
+  run 0 --seeds 1 --train --sync-batch-norm
+  grep -q -- 'cifar_mpi_train .* --sync-batch-norm$' "$calls" || fail "training was called so: $(cat "$calls")"
+  run 2 --train --seeds 1
+  says 'accuracy: --train: expected one argument'
+}
+
 KeepsRunsOfOtherOptionsApart() {
   programs
   run 0 --seeds 1
