@@ -74,6 +74,19 @@ TakesOneWordForTheTraining() {
   says 'accuracy: --train: expected one argument'
 }
 
+RefusesForTheTrainingWhatItSetsItself() {
+  local words
+  programs
+  for words in '--epochs 2 --seed 4' '--run-dir X' --config=x.toml '--model resnet20' '--data some.h5' --data=some.h5; do
+    run 2 --seeds 2 --train "$words"
+    [[ $(cat said) =~ ^'accuracy: --train must not hold --'(seed|run-dir|config|model|data)', because accuracy sets it; give accuracy --'[a-z]+$ ]] ||
+      fail "refused so: $words"
+  done
+  run 2 --seeds 1 --train "--run-dir 'X"
+  says 'accuracy: --train cannot be split into words: No closing quotation'
+  [ ! -e out ] || fail 'it made a folder'
+}
+
 KeepsRunsOfOtherOptionsApart() {
   programs
   run 0 --seeds 1
@@ -100,6 +113,8 @@ RefusesNonsense() {
   says 'there is no cifar_mpi_train in'
   ends_with 2 "$root/tools/accuracy" --recipe nosuch --seeds 1
   says "--recipe must be one of fast94, resnet18, resnet20, tutorial, tutorial-fast, not 'nosuch'"
+  ends_with 2 "$root/tools/accuracy" --recipe ../recipes/fast94 --seeds 1
+  says "--recipe must be one of fast94, resnet18, resnet20, tutorial, tutorial-fast, not '../recipes/fast94'"
 }
 
 "$1"
