@@ -87,6 +87,19 @@ RefusesForTheTrainingWhatItSetsItself() {
   [ ! -e out ] || fail 'it made a folder'
 }
 
+StartsAnewWhereNoRunBegan() {
+  programs
+  cp "$fake/build/cifar_mpi_train" trains
+  stand_in "$fake/build/cifar_mpi_train" <<<'exit 3'
+  run 1 --seeds 1 --data /nosuch
+  [ ! -e out/seed_1.seconds ] || fail 'the refused start counts'
+  cp trains "$fake/build/cifar_mpi_train"
+  run 0 --seeds 1 --data some.h5
+  rm -r out/seed_1
+  run 2 --seeds 1
+  says 'out holds runs of {'
+}
+
 KeepsRunsOfOtherOptionsApart() {
   programs
   run 0 --seeds 1
