@@ -46,10 +46,12 @@ TakesRecipesOfFilesAndOfModels() {
   grep -q -- 'cifar_mpi_train --model tutorial --seed 1' "$calls" || fail "training was called so: $(cat "$calls")"
 }
 
-GivesNoIntervalOfOneSeed() {
+GivesNoIntervalForFewerThanThreeSeeds() {
   programs
   run 0 --seeds 1
-  says 'mean of 1: 93.500 %; '
+  says 'mean of 1: 93.500 %, no interval for fewer than 3 seeds; '
+  run 0 --seeds 2
+  says 'mean of 2: 93.750 %, sd 0.354, no interval for fewer than 3 seeds; '
 }
 
 SkipsWhatEndedAndResumesWhatDidNot() {
