@@ -1,6 +1,7 @@
 #include "app/usage.hpp"
 
 #include <algorithm>
+#include <filesystem>
 
 #include "app/help.hpp"
 #include "cifar_mpi/base/error.hpp"
@@ -176,6 +177,11 @@ void refuse_wrong_values(const CLI::App& app, int argc, const char* const* argv)
     constexpr const char* kFlagValues[] = {"true", "false", "on", "off", "yes", "no", "1", "0"};
     if (equals != word.npos && is_flag(*option) && std::ranges::none_of(kFlagValues, is_value))
       throw Error(ErrorKind::usage, name, " must be true or false, not '", value, "'; see --help");
+    std::error_code none;
+    const bool follows_flag = equals == word.npos && name == argv[i - 1] && is_flag(*option);
+    if (follows_flag && std::ranges::any_of(kFlagValues, is_value) && !std::filesystem::exists(word, none))
+      throw Error(ErrorKind::usage, name, " takes no value; give it alone, or as ", name, '=', word,
+                  "; see --help");
     const bool is_list = option->get_delimiter() == ',';
     if (is_list && concat(",", value, ",").find(",,") != std::string::npos) refuse_empty_value(name, value);
   }

@@ -306,6 +306,9 @@ TEST_F(Programs, NameTheWordThatTheyDoNotKnowOrMiss) {
                    std::string("--share-gpus must be true or false, not '") + value + "'; see --help");
   for (const char* value : {"true", "on", "0"})
     EXPECT_EQ(run_command(kTrain + " --share-gpus=" + value + " --print-config").code, 0) << value;
+  expect_refusal(run_command(kTrain + " --sync-batch-norm true --epochs 2"), 2,
+                 "--sync-batch-norm takes no value; give it alone, or as --sync-batch-norm=true; see --help");
+  expect_refusal(run_command(kEval + " --watch off"), 2, "--watch takes no value");
   expect_refusal(run_command(kBench + " step --share-gpus=maybe"), 2, "--share-gpus must be true or false");
   expect_refusal(run_command(kBench + " step --device gpu"), 2,
                  "--device: must be one of auto, cpu, cuda, not 'gpu'");
