@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "app/help.hpp"
+#include "app/recipes.hpp"
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/text.hpp"
 
@@ -199,6 +200,11 @@ std::string explain(const CLI::ParseError& error, const CLI::App& app) {
   if (is<CLI::RequiresError>(error)) return reworded(text, " requires ", " needs ") + "; add it";
   if (is<CLI::ExcludesError>(error))
     return reworded(text, " excludes ", " cannot be combined with ") + "; leave one of them out";
+  if (is<CLI::ValidationError>(error) && text.starts_with("--model: ") &&
+      find_option(app, "--config") != nullptr) {
+    const std::string name = app.get_option("--model")->results().back();
+    return recipe_of(name) ? concat(text, "; its recipe is --config jobs/recipes/", name, ".toml") : text;
+  }
   const bool cut_off =
       is<CLI::ArgumentMismatch>(error) && text.ends_with(" missing");  // "--lr: 1 required X missing"
   return cut_off ? concat(text.substr(0, text.find(':')), " has no value") : text;

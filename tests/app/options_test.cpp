@@ -84,6 +84,9 @@ TEST_F(Programs, NameTheFirstWordThatTheyDoNotKnow) {
   expect_refusal(run_command(kTrain + " --config tutorial-fast"), 2,
                  "there is no file 'tutorial-fast' for --config; recipes are in jobs/recipes, as in --config "
                  "jobs/recipes/tutorial-fast.toml");
+  expect_refusal(run_command(kTrain + " --model tutorial-fast"), 2,
+                 "'tutorial-fast'; its recipe is --config jobs/recipes/tutorial-fast.toml; see --help");
+  expect_refusal(run_command(kTrain + " --model nosuch"), 2, "not 'nosuch'; see --help");
   expect_refusal(run_command(kTrain + " epochs=4"), 2, "unknown word 'epochs=4' (did you mean --epochs?);");
 }
 
