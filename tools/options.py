@@ -27,7 +27,17 @@ class Parser(argparse.ArgumentParser):
             name = word[:-1] if word else before
             if not word or (option and word.find("=") == len(word) - 1):
                 self.error(f"{name if name.startswith('--') else 'a word of the command line'} has an empty value, {EMPTY}")
-        return super().parse_args(args, namespace)
+        return super().parse_args(self.with_values(words), namespace)
+
+    def with_values(self, words):
+        """The words with each --train VALUE as --train=VALUE: argparse takes one option of another program for an option of this one."""
+        joined = []
+        for word in words:
+            if joined and joined[-1] == "--train" and word.startswith("-") and word not in self._option_string_actions:
+                joined[-1] += "=" + word
+            else:
+                joined.append(word)
+        return joined
 
 
 def usual_build():

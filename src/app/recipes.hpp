@@ -6,13 +6,13 @@
 /// The files of jobs/recipes, compiled into the programs.
 namespace cifar_mpi::app {
 
-/// The defaults of a model, in the format of --config files.
+/// Options in the format of --config files: of a model its defaults.
 struct Recipe {
   std::string_view name;  ///< "resnet20.toml", for messages
   std::string_view text;
 };
 
-/// The recipe of a model; null if the model uses the defaults of the options.
-std::optional<Recipe> recipe_of(std::string_view model);
+/// The recipe of a name; null for a model that uses the defaults of the options, and for other names.
+std::optional<Recipe> recipe_of(std::string_view name);
 
 }  // namespace cifar_mpi::app

@@ -18,10 +18,58 @@ bool is_key_char(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_';
 }
 
+/// `text` from a line on, which counts from 1.
+std::string_view from_line(std::string_view text, toml::source_index line) {
+  for (toml::source_index i = 1; i < line; ++i) text.remove_prefix(text.find('\n') + 1);
+  return text;
+}
+
 /// Part of a line of `text`. Columns count characters from 1; everything before an option's number is ASCII.
 std::string written(std::string_view text, const toml::source_region& source) {
-  for (toml::source_index line = 1; line < source.begin.line; ++line) text.remove_prefix(text.find('\n') + 1);
-  return std::string(text.substr(source.begin.column - 1, source.end.column - source.begin.column));
+  return std::string(from_line(text, source.begin.line)
+                         .substr(source.begin.column - 1, source.end.column - source.begin.column));
+}
+
+std::string_view trimmed(std::string_view text) {
+  constexpr const char* kBlank = " \t\r";
+  text.remove_prefix(std::min(text.find_first_not_of(kBlank), text.size()));
+  return text.substr(0, text.find_last_not_of(kBlank) + 1);
+}
+
+/// The line with quotes, if it would be an option with a text in them; else empty.
+std::string with_quotes(std::string_view line) {
+  const std::size_t equals = line.find('=');
+  if (equals == line.npos) return {};
+  const std::string_view key = trimmed(line.substr(0, equals));
+  std::string_view value = line.substr(equals + 1);
+  value = trimmed(value.substr(0, value.find('#')));
+  const auto is_plain = [](char c) { return c >= ' ' && c <= '~' && c != '"' && c != '\''; };
+  const bool is_word = !value.empty() && (value[0] == '/' || (is_key_char(value[0]) && value[0] > '9')) &&
+                       std::ranges::all_of(value, is_plain);
+  return is_word && !key.empty() && std::ranges::all_of(key, is_key_char)
+             ? concat(key, " = ", toml_text(value))
+             : "";
+}
+
+/// What may help against an error of the parser, whose text has `error`.
+struct Remedy {
+  std::string_view error;
+  const char* remedy;
+};
+constexpr Remedy kRemedies[] = {
+    {"cannot redefine", "give each option once"},
+    {"could not be interpreted as a value", "the number is too large"},
+    {"not representable in 64 bits", "write a number as large as this in quotes"},
+};
+
+std::string with_remedy(std::string_view error, std::string_view line) {
+  for (const Remedy& known : kRemedies) {
+    if (error.find(known.error) != error.npos) return concat(error, "; ", known.remedy);
+  }
+  // The parser takes a text without quotes for a number, true or false.
+  const std::string quoted = with_quotes(line);
+  return quoted.empty() ? concat(error, "; expected key = value, with texts in \"quotes\"")
+                        : concat("a text needs quotes: ", quoted);
 }
 
 class Reader {
@@ -75,8 +123,10 @@ std::vector<TomlItem> parse_toml(std::string_view text, const std::string& name)
     std::ranges::sort(in_order, {}, [](const auto& entry) { return entry.first->source().begin.line; });
     for (const auto& [key, node] : in_order) items.push_back(reader.item(*key, *node));
   } catch (const toml::parse_error& error) {
-    throw Error(ErrorKind::usage, name, ':', error.source().begin.line, ": ", error.description(),
-                "; expected key = value, with texts in \"quotes\"");
+    const toml::source_index line = error.source().begin.line;
+    const std::string_view rest = from_line(text, line);
+    throw Error(ErrorKind::usage, name, ':', line, ": ",
+                with_remedy(error.description(), rest.substr(0, rest.find('\n'))));
   }
   return items;
 }

@@ -1,8 +1,10 @@
 #include "app/usage.hpp"
 
 #include <algorithm>
+#include <filesystem>
 
 #include "app/help.hpp"
+#include "app/recipes.hpp"
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/text.hpp"
 
@@ -176,6 +178,11 @@ void refuse_wrong_values(const CLI::App& app, int argc, const char* const* argv)
     constexpr const char* kFlagValues[] = {"true", "false", "on", "off", "yes", "no", "1", "0"};
     if (equals != word.npos && is_flag(*option) && std::ranges::none_of(kFlagValues, is_value))
       throw Error(ErrorKind::usage, name, " must be true or false, not '", value, "'; see --help");
+    std::error_code none;
+    const bool follows_flag = equals == word.npos && name == argv[i - 1] && is_flag(*option);
+    if (follows_flag && std::ranges::any_of(kFlagValues, is_value) && !std::filesystem::exists(word, none))
+      throw Error(ErrorKind::usage, name, " takes no value; give it alone, or as ", name, '=', word,
+                  "; see --help");
     const bool is_list = option->get_delimiter() == ',';
     if (is_list && concat(",", value, ",").find(",,") != std::string::npos) refuse_empty_value(name, value);
   }
@@ -193,6 +200,11 @@ std::string explain(const CLI::ParseError& error, const CLI::App& app) {
   if (is<CLI::RequiresError>(error)) return reworded(text, " requires ", " needs ") + "; add it";
   if (is<CLI::ExcludesError>(error))
     return reworded(text, " excludes ", " cannot be combined with ") + "; leave one of them out";
+  if (is<CLI::ValidationError>(error) && text.starts_with("--model: ") &&
+      find_option(app, "--config") != nullptr) {
+    const std::string name = app.get_option("--model")->results().back();
+    return recipe_of(name) ? concat(text, "; its recipe is --config jobs/recipes/", name, ".toml") : text;
+  }
   const bool cut_off =
       is<CLI::ArgumentMismatch>(error) && text.ends_with(" missing");  // "--lr: 1 required X missing"
   return cut_off ? concat(text.substr(0, text.find(':')), " has no value") : text;

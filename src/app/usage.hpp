@@ -22,8 +22,8 @@ std::string similar_option(
 [[noreturn]] void refuse_empty_value(const std::string& name, const std::string& list = {});
 
 /// Throws Error{usage} for an empty word, for "--option=", where CLI11 would use the next word as the value, for a
-/// list with an empty value ("16,"), which CLI11 would skip, for a flag with a value that is neither true nor false,
-/// and for a value that begins with "=", as in "--option = value".
+/// list with an empty value ("16,"), which CLI11 would skip, for a flag with a value that is neither true nor false
+/// or that is the next word, and for a value that begins with "=", as in "--option = value".
 void refuse_wrong_values(const CLI::App& app, int argc, const char* const* argv);
 
 /// One sentence about the error of `app`'s parsing: the first unknown word and what it may mean, or what is missing

@@ -47,8 +47,7 @@ std::string summary(const NetSpec& net) {
     const Operation& operation = net.operations[i];
     std::string reads;
     for (const Value input : operation.inputs) reads += concat(reads.empty() ? "" : ", ", name_of(input));
-    std::int64_t params = 0;
-    for (const Param& param : operation.params) params += param.shape.count();
+    const std::int64_t params = param_count(operation.params);
     rows.push_back(
         {operation.name, std::string(operation.kind), reads, to_string(net.output_of(i)),
          params > 0 ? concat(params) : "",

@@ -165,7 +165,7 @@ TEST_F(Programs, NameTheLineOfTheFileThatTheyRefuse) {
       {"shuffle = \"sideways\"", "shuffle"},
       {"reproducible = 2", "true or false"},
       {"seed = 3\nseed = 4", "cannot redefine"},
-      {"shuffle = global", "in \"quotes\""},
+      {"shuffle = global", "shuffle = \"global\""},
       {"[train]", "sections"},
   };
   for (const auto& [line, part] : cases) {

@@ -79,6 +79,9 @@ TEST_F(Programs, NameTheFirstWordThatTheyDoNotKnow) {
   expect_refusal(run_command(kTrain + " --config tutorial-fast"), 2,
                  "there is no file 'tutorial-fast' for --config; recipes are in jobs/recipes, as in --config "
                  "jobs/recipes/tutorial-fast.toml");
+  expect_refusal(run_command(kTrain + " --model tutorial-fast"), 2,
+                 "'tutorial-fast'; its recipe is --config jobs/recipes/tutorial-fast.toml; see --help");
+  expect_refusal(run_command(kTrain + " --model nosuch"), 2, "not 'nosuch'; see --help");
   expect_refusal(run_command(kTrain + " epochs=4"), 2, "unknown word 'epochs=4' (did you mean --epochs?);");
 }
 
@@ -298,6 +301,9 @@ TEST_F(Programs, NameTheWordThatTheyDoNotKnowOrMiss) {
                    std::string("--share-gpus must be true or false, not '") + value + "'; see --help");
   for (const char* value : {"true", "on", "0"})
     EXPECT_EQ(run_command(kTrain + " --share-gpus=" + value + " --print-config").code, 0) << value;
+  expect_refusal(run_command(kTrain + " --sync-batch-norm true --epochs 2"), 2,
+                 "--sync-batch-norm takes no value; give it alone, or as --sync-batch-norm=true; see --help");
+  expect_refusal(run_command(kEval + " --watch off"), 2, "--watch takes no value");
   expect_refusal(run_command(kBench + " step --share-gpus=maybe"), 2, "--share-gpus must be true or false");
   expect_refusal(run_command(kBench + " step --device gpu"), 2,
                  "--device: must be one of auto, cpu, cuda, not 'gpu'");

@@ -68,6 +68,7 @@ TEST(Toml, NamesFileAndLineOfWhatItRefuses) {
       {"lr = # 1", "key = value"},
       {"lr", "key = value"},
       {"= 1", "key = value"},
+      {"= global", "expected key = value"},
       {"a.b = 1", "key = value"},
       {"\"l r\" = 1", "'l r' is not an option name"},
       {"\"\xc3\xa4\" = 1", "is not an option name"},
@@ -81,8 +82,11 @@ TEST(Toml, NamesFileAndLineOfWhatItRefuses) {
       {"lr = 1_000", "must be decimal, like 1000 or 1e-3, not 1_000"},
       {"lr = 0x1F", "must be decimal"},
       {"lr = inf", "must be decimal"},
-      {"lr = 18446744073709551616", "64 bits"},
-      {"lr = global", "texts in \"quotes\""},
+      {"lr = 18446744073709551616", "64 bits; write a number as large as this in quotes"},
+      {"lr = 1e999", "'1e999' could not be interpreted as a value; the number is too large"},
+      {"model = fast94", "some file:3: a text needs quotes: model = \"fast94\""},
+      {"\tdata=/a b/c.h5 # here\r", "a text needs quotes: data = \"/a b/c.h5\""},
+      {"lr = 0.5,0.75", "saw ','; expected key = value, with texts in \"quotes\""},
       {"; ini", "key = value"},
       {"lr = \"1\" 2", "saw '2'"},
       {"lr = \"1", "end-of-file"},
@@ -92,7 +96,7 @@ TEST(Toml, NamesFileAndLineOfWhatItRefuses) {
       {"lr = \"\\ud800\"", "surrogates"},
       {"lr = \"\xff\"", "utf-8"},
       {std::string("lr = \"\0\"", 8), "control"},
-      {"seed = 2", "cannot redefine existing integer 'seed'"},
+      {"seed = 2", "cannot redefine existing integer 'seed'; give each option once"},
   };
   for (const auto& [line, part] : cases) {
     SCOPED_TRACE(line);
@@ -103,6 +107,8 @@ TEST(Toml, NamesFileAndLineOfWhatItRefuses) {
 
 TEST(Toml, RefusesTheFirstOfSeveralLines) {
   expect_error(ErrorKind::usage, {"file:2: "}, [] { parse_toml("a = 1\nz = []\nb = []\n", "file"); });
+  expect_error(ErrorKind::usage, {"file:2: ", "give each option once"},
+               [] { parse_toml("a = true\na = true\n", "file"); });
 }
 
 }  // namespace

@@ -4,8 +4,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <sstream>
+#include <string>
 
 #include "cifar_mpi/base/error.hpp"
+#include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/model/param_table.hpp"
 #include "support/errors.hpp"
 #include "support/networks.hpp"
@@ -234,6 +237,26 @@ TEST(Catalog, HoldsTheResidualNetworksOfThePapersSizes) {
     for (const Operation& operation : net.operations) flops += operation.forward.nominal;
     EXPECT_NEAR(flops * 1e-6, known.mflop, 0.01 * known.mflop) << known.name;
     EXPECT_EQ(net.extent(net.logits()), (Extent{1, 1, 10}));
+  }
+}
+
+TEST(Summary, HasInItsColumnOfParametersWhatItsTotalSays) {
+  for (const char* name : {"tutorial", "resnet20", "fast94"}) {  // the last two have running statistics
+    const NetSpec net = make_model(name, {32, 32, 3}, 10);
+    const std::string text = summary(net), title = "parameters";
+    std::istringstream lines(text);
+    std::size_t column = std::string::npos;
+    std::int64_t sum = 0;
+    for (std::string line; std::getline(lines, line) && !line.starts_with(title);) {
+      if (column == std::string::npos) {
+        column = line.find(title);
+      } else if (line.size() > column) {
+        std::int64_t count = 0;
+        std::istringstream(line.substr(column, title.size())) >> count;
+        sum += count;
+      }
+    }
+    EXPECT_NE(text.find(concat("\nparameters: ", sum, ",")), std::string::npos) << sum << '\n' << text;
   }
 }
 

@@ -46,10 +46,12 @@ TakesRecipesOfFilesAndOfModels() {
   grep -q -- 'cifar_mpi_train --model tutorial --seed 1' "$calls" || fail "training was called so: $(cat "$calls")"
 }
 
-GivesNoIntervalOfOneSeed() {
+GivesNoIntervalForFewerThanThreeSeeds() {
   programs
   run 0 --seeds 1
-  says 'mean of 1: 93.500 %; '
+  says 'mean of 1: 93.500 %, no interval for fewer than 3 seeds; '
+  run 0 --seeds 2
+  says 'mean of 2: 93.750 %, sd 0.354, no interval for fewer than 3 seeds; '
 }
 
 SkipsWhatEndedAndResumesWhatDidNot() {
@@ -64,6 +66,40 @@ SkipsWhatEndedAndResumesWhatDidNot() {
   [ "$(trainings)" = 5 ] || fail "trained $(trainings) times"
   grep -qE '^seed 3: 94\.50 %, 1[0-9]{3}\.[0-9] s' said || fail 'the time of the first start does not count'
   says 'mean of 4: 94.250 %, sd 0.645, '
+}
+
+TakesOneWordForTheTraining() {
+  programs
+  run 0 --seeds 1 --train --sync-batch-norm
+  grep -q -- 'cifar_mpi_train .* --sync-batch-norm$' "$calls" || fail "training was called so: $(cat "$calls")"
+  run 2 --train --seeds 1
+  says 'accuracy: --train: expected one argument'
+}
+
+RefusesForTheTrainingWhatItSetsItself() {
+  local words
+  programs
+  for words in '--epochs 2 --seed 4' '--run-dir X' --config=x.toml '--model resnet20' '--data some.h5' --data=some.h5; do
+    run 2 --seeds 2 --train "$words"
+    [[ $(cat said) =~ ^'accuracy: --train must not hold --'(seed|run-dir|config|model|data)', because accuracy sets it; give accuracy --'[a-z]+$ ]] ||
+      fail "refused so: $words"
+  done
+  run 2 --seeds 1 --train "--run-dir 'X"
+  says 'accuracy: --train cannot be split into words: No closing quotation'
+  [ ! -e out ] || fail 'it made a folder'
+}
+
+StartsAnewWhereNoRunBegan() {
+  programs
+  cp "$fake/build/cifar_mpi_train" trains
+  stand_in "$fake/build/cifar_mpi_train" <<<'exit 3'
+  run 1 --seeds 1 --data /nosuch
+  [ ! -e out/seed_1.seconds ] || fail 'the refused start counts'
+  cp trains "$fake/build/cifar_mpi_train"
+  run 0 --seeds 1 --data some.h5
+  rm -r out/seed_1
+  run 2 --seeds 1
+  says 'out holds runs of {'
 }
 
 KeepsRunsOfOtherOptionsApart() {
@@ -92,6 +128,8 @@ RefusesNonsense() {
   says 'there is no cifar_mpi_train in'
   ends_with 2 "$root/tools/accuracy" --recipe nosuch --seeds 1
   says "--recipe must be one of fast94, resnet18, resnet20, tutorial, tutorial-fast, not 'nosuch'"
+  ends_with 2 "$root/tools/accuracy" --recipe ../recipes/fast94 --seeds 1
+  says "--recipe must be one of fast94, resnet18, resnet20, tutorial, tutorial-fast, not '../recipes/fast94'"
 }
 
 "$1"

@@ -6,7 +6,8 @@ set -euo pipefail
 
 # A checkout with the real scripts and stand-ins for everything they start; `calls` lists the starts.
 clone="$here/a clone"
-mkdir "$clone" "$clone/tools" "$clone/env"
+mkdir "$clone" "$clone/tools" "$clone/env" "$clone/jobs"
+cp -r "$root/jobs/recipes" "$clone/jobs/"
 cp "$root"/tools/{lib.sh,quickstart,run_tests} "$clone/tools/"
 cp "$root"/env/{mpirun,one_machine,shared_files}.sh "$clone/env/"
 export CIFAR_MPI_NO_INSTALL=1
@@ -91,7 +92,7 @@ BuildsWhatIsMissingWithoutRoot() {
 BuildsWithMakeWhereThereIsNoNinja() {
   local tool
   mkdir tools
-  for tool in bash cat dirname mkdir grep tee sed sort tail nproc touch mktemp mv rm find; do ln -s "$(command -v "$tool")" tools/; done
+  for tool in awk bash cat dirname mkdir grep tee sed sort tail nproc touch mktemp mv rm find; do ln -s "$(command -v "$tool")" tools/; done
   stand_in "$clone/build/cifar_mpi_train" <<<'exit 0'
   PATH=$fake:$here/tools ends_with 0 "$clone/tools/quickstart" --build-only
   grep -qF -- '-G Unix Makefiles' "$calls" || fail "configured: $(cat "$calls")"
@@ -267,6 +268,10 @@ TrainsARecipeInARunOfItsOwn() {
   grep -q '^cifar_mpi_train .*/runs/quickstart_resnet20 --model resnet20 --epochs 2$' "$calls" || fail "trained: $(grep train "$calls")"
   grep -q '^cifar_mpi_eval .*/data/cifar10.h5$' "$calls" || fail "evaluated: $(grep eval "$calls")"
   : >"$calls"
+  ends_with 0 "$clone/tools/quickstart" --recipe tutorial-fast
+  grep -qxF "cifar_mpi_train --data $clone/data/cifar10.h5 --run-dir $clone/runs/quickstart_tutorial-fast --config $clone/jobs/recipes/tutorial-fast.toml" \
+    "$calls" || fail "trained: $(grep train "$calls")"
+  : >"$calls"
   ends_with 0 "$clone/tools/quickstart" --recipe tutorial
   ! grep -qE '^cifar_mpi_(train|eval)' "$calls" || fail "tutorial is not the default: $(cat "$calls")"
   says '--run-dir runs/quickstart --epochs 8'
@@ -280,13 +285,27 @@ NamesTheRecipeOfATrainingThatFailed() {
 
 RefusesAnUnknownRecipe() {
   local name
-  for name in resnet18 fast 'fast94 ' ../tutorial; do
+  for name in resnet fast 'fast94 ' ../recipes/tutorial '*'; do
     ends_with 2 "$clone/tools/quickstart" --recipe "$name"
-    says "--recipe must be tutorial, fast94 or resnet20, not '$name'"
+    says "--recipe must be one of fast94, resnet18, resnet20, tutorial-fast, tutorial, not '$name'"
   done
   ends_with 2 "$clone/tools/quickstart" --recipe
   says '--recipe needs a value'
   [ ! -s "$calls" ] || fail "called: $(cat "$calls")"
+}
+
+RefusesEpochsBeforeItBuilds() {
+  local epochs
+  for epochs in 0 -1 0.0e9 1e999 2000000000; do
+    ends_with 2 "$clone/tools/quickstart" --epochs "$epochs"
+    says "quickstart: --epochs must be above 0 and at most 1000000000, not $epochs; see --help"
+  done
+  for epochs in many . 1e 4x; do
+    CIFAR_MPI_QUICKSTART_EPOCHS=$epochs ends_with 2 "$clone/tools/quickstart"
+    says "quickstart: --epochs: must be a finite number, not '$epochs'; see --help"
+  done
+  [ ! -s "$calls" ] || fail "called: $(cat "$calls")"
+  ends_with 0 "$clone/tools/quickstart" --epochs .5
 }
 
 RefusesRanksThatAreNoNumber() {
