@@ -129,7 +129,7 @@ void take(CLI::App& app, const std::vector<TomlItem>& items, const std::string& 
   }
 }
 
-/// Without the later lines of blocks whose first option has another value or is replaced by its rival.
+/// Returns the items without the later lines of blocks whose first option has another value or is replaced by its rival.
 std::vector<TomlItem> without_replaced_blocks(const CLI::App& app, const std::vector<TomlItem>& items) {
   std::vector<TomlItem> kept;
   bool replaced = false;

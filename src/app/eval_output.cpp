@@ -20,7 +20,7 @@ using evaluation::Evaluation;
 
 constexpr const char* kPredictionsFormat = "cifar_mpi predictions";
 constexpr std::string_view kCsvBegins = "index,label,class,predicted_label,predicted_class,probability";
-constexpr std::size_t kShown = 3;  // mistakes or classes
+constexpr std::size_t kShown = 3;  // the most mistakes or classes to show
 
 /// Classes and probabilities of one image.
 struct Prediction {

@@ -177,7 +177,7 @@ std::optional<int> parse(CLI::App& app, int argc, char** argv, const std::functi
   take_standard_descriptors();
   let_the_last_count(app);
   const std::string program = app.get_name();
-  ::prctl(PR_SET_NAME, program.c_str());  // ps would show a restarted program (limit_spinning) as exe
+  ::prctl(PR_SET_NAME, program.c_str());  // otherwise ps shows a restarted program (limit_spinning) as exe
   try {
     refuse_wrong_values(app, argc, argv);
     app.parse(argc, argv);

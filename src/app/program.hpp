@@ -5,6 +5,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "app/config_file.hpp"
 #include "app/recipes.hpp"
@@ -48,10 +49,11 @@ void make_folder(const std::filesystem::path& folder);
 /// false, Error{io} if it cannot be written.
 void prepare_output(const std::string& path, bool force);
 
-/// Before a measurement: throws on all ranks if rank 0 could not write its result to `path`, or `path` is another file than `what`,
-/// which begins with `begins`. An empty path is none.
+/// Before a measurement: throws on all ranks if rank 0 could not write its result to `path`, or if `path` holds something
+/// that does not begin with `begins`; `what` names the file that was expected. An empty path is none.
 void prepare_json(const comm::World& world, const std::string& path, std::string_view begins,
                   std::string_view what);
+/// Rank 0 writes the file, unless `path` is empty. Collective.
 void write_json(const comm::World& world, const std::string& path, std::string_view text);
 
 /// The dataset file: `given`, else $CIFAR_MPI_DATA, else data/cifar10.h5 below the working directory or below

@@ -4,6 +4,7 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <cstddef>
 #include <numbers>
 
 #include "cifar_mpi/base/random.hpp"
@@ -44,8 +45,9 @@ void draw_block(std::uint64_t seed, std::uint32_t tensor, std::uint64_t first,
 }  // namespace
 
 void truncated_normals(std::uint64_t seed, std::uint32_t tensor, std::span<float> values) {
-  constexpr double kError =
-      1e-13;  // bounds the distance to truncated_normal's: twenty times the largest seen
+  // Bounds the distance to truncated_normal's. With the radius below 6.67, angles off by 7e-16 and 3e-16, and sines and
+  // logarithms by a few roundings, the distance is below 1.3e-14; the largest of 1.2 million was 4.4e-15.
+  constexpr double kError = 1e-13;
   std::array<double, kBlock> normals{};
   for (std::size_t begin = 0; begin < values.size(); begin += kBlock) {
     draw_block(seed, tensor, begin, normals);

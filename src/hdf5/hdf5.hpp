@@ -160,7 +160,7 @@ class Image;
 class Writer {
  public:
   Writer();
-  /// Begins with the root attributes of these names.
+  /// Begins with the root attributes `format` and `version`.
   Writer(std::string_view format, std::int64_t version) : Writer() {
     attribute("/", "format", format);
     attribute("/", "version", version);

@@ -65,7 +65,7 @@ std::string summary(const NetSpec& net) {
       "model ", net.name, ", ", net.classes, " classes\n", lines_of(rows), "parameters: ", param_count(table),
       ", of these trained: ", trained, "\nper image: ",
       fmt::format("{:.1f} MFLOP forward, {:.1f} MFLOP a training step", all * 1e-6, step_mflop(frozen_at)),
-      frozen_at > 0 ? fmt::format(", {:.1f} in each of the first {}", step_mflop(0), frozen_at) : "",
+      frozen_at > 0 ? fmt::format(", {:.1f} in the first {} steps", step_mflop(0), frozen_at) : "",
       " (every tap counted; a multiply-add is two)\n");
 }
 

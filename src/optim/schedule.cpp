@@ -144,7 +144,7 @@ Schedule::Schedule(const ScheduleSpec& spec) : spec_(spec) {
     if (tail > 0) {
       taken += fmt::format("{}--tail-epochs {:g} takes {} steps", taken.empty() ? "" : " and ",
                            spec.tail_epochs, tail);
-      remedy += ", or give --tail-epochs off";
+      if (rule_.warmup_steps < spec.total_steps) remedy += ", or give --tail-epochs off";
     }
     throw Error(ErrorKind::usage, fmt::format("{}, but the run has {}, and --schedule {} needs more; {}",
                                               taken, spec.total_steps, to_string(spec.kind), remedy));

@@ -45,7 +45,7 @@ struct SampledSteps {
 };
 SampledSteps sampled_steps(const Timeline& timeline);
 
-/// Times nanoseconds over all sampled steps: milliseconds of a step.
+/// The factor from nanoseconds over all sampled steps to milliseconds of one step.
 double ms_of_a_step(const SampledSteps& sampled);
 
 /// The time of each task on each rank, ms of a step: [task][rank].

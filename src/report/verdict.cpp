@@ -148,12 +148,17 @@ std::string Verdict::imbalance() const {
   const std::string when = 4 * static_cast<std::size_t>(slow_.steps) >= 3 * steps
                                ? ""
                                : concat(", but only in ", slow_.steps, " of ", steps, " steps");
-  return concat(
-      who, one ? " computes " : " compute ", fmt::format("{:.0f} % slower ", 100.0 * slow_.excess), where,
-      when,
-      fmt::format("; at the others' pace a step would take about {:.1f} instead of {:.1f} ms: look for other "
-                  "work on {} cores, a lower clock, or fewer --threads than elsewhere",
-                  losses_.step - slow_.most_ms + slow_.others_ms, losses_.step, one ? "its" : "their"));
+  // Ranks that share the matrices compute different ones.
+  const std::string advice =
+      !slow_.every_task && slow_.task.starts_with("muon ")
+          ? "the shared matrices take the ranks different times; try --share-matrices off"
+          : concat("look for other work on ", one ? "its" : "their",
+                   " cores, a lower clock, or fewer --threads than elsewhere");
+  return concat(who, one ? " computes " : " compute ", fmt::format("{:.0f} % slower ", 100.0 * slow_.excess),
+                where, when,
+                fmt::format("; at the others' pace a step would take about {:.1f} instead of {:.1f} ms: ",
+                            losses_.step - slow_.most_ms + slow_.others_ms, losses_.step),
+                advice);
 }
 
 std::string Verdict::wander() const {

@@ -49,8 +49,8 @@ bool changes_state(const engine::Task& task, const engine::UpdateBinding& update
   });
 }
 
-/// What other ranks run in place of a task of a rank's own matrix: nothing, or zeros for the sum of the moves. So all
-/// ranks have the same tasks, and a timeline of all ranks has one list of them.
+/// What a rank runs in place of a task of a matrix that another rank computes: nothing, or, where the task writes moves, a
+/// copy of zeros. So one list of tasks describes a timeline of all ranks.
 engine::Task task_of_others(const StepContext& context, const engine::Task& task,
                             const engine::Matrix& matrix) {
   std::byte* const moves = reinterpret_cast<std::byte*>(context.blocks.hidden.moves.data() + matrix.begin);

@@ -26,7 +26,9 @@ void allocate_hidden(const Plan& plan, const Device& device, Blocks& blocks);
 model::ParamTable params_with_rates(const Plan& plan);
 
 /// The tasks of the hidden matrices inside the span of `update`, in order; none with another optimizer. If they are
-/// shared, the last is the sum of the moves over the ranks. Throws std::logic_error if the span cuts a matrix.
+/// shared, the last is the sum of the moves over the ranks. All ranks have tasks of the same names in the same order; for
+/// a matrix of another rank they are idle, or clear the moves that they would write. Throws std::logic_error if the span
+/// cuts a matrix.
 std::vector<engine::Task> matrix_tasks(const StepContext& context, const engine::UpdateBinding& update);
 
 }  // namespace cifar_mpi::step

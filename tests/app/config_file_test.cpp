@@ -42,10 +42,11 @@ TEST_F(Programs, LetOptionsReplaceWhatAModelBrings) {
   expect(printed("--batch-size 32"), {"batch-size=32", "global-batch=\"auto\""});
   expect(printed("--accumulate 4"), {"batch-size=128", "accumulate=4", "global-batch=\"auto\""});
   expect(printed("--steps 10"), {"steps=10", "# epochs=163.84"});
-  for (const std::string length : {"", "--epochs 8.875", "--epochs 10", "--steps 10"}) {
-    const bool is_same = !contains(length, "10");
-    expect(printed("--model fast94 " + length), {is_same ? "tail-epochs=0.375" : "tail-epochs=\"off\""});
-  }
+  for (const auto& [length, tail] : {std::pair{"", "0.375"},
+                                     {"--epochs 8.875", "0.375"},
+                                     {"--epochs 10", "\"off\""},
+                                     {"--steps 10", "\"off\""}})
+    expect(printed(concat("--model fast94 ", length)), {concat("tail-epochs=", tail)});
   // A file overrides the recipe.
   write_file(file("c.toml"), "model = \"resnet20\"\nschedule = \"cosine\"\n");
   const Outcome from_file = run_command(kTrain + " --print-config --config " + file("c.toml"));

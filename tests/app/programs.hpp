@@ -26,9 +26,10 @@ inline const std::string kPack = kBin + "/cifar_mpi_pack";
 inline const std::string kReport = kBin + "/cifar_mpi_report";
 inline const std::string kBench = kBin + "/cifar_mpi_bench";
 
-/// The output of a program, which must end with code 0.
-inline std::string output_of(const Outcome& outcome) {
-  EXPECT_EQ(outcome.code, 0) << outcome.output;
+/// The output of a program, which is expected to end with code 0.
+inline std::string output_of(const Outcome& outcome, const char* file = __builtin_FILE(),
+                             int line = __builtin_LINE()) {
+  if (outcome.code != 0) ADD_FAILURE_AT(file, line) << "code " << outcome.code << ": " << outcome.output;
   return outcome.output;
 }
 

@@ -14,8 +14,10 @@ class ResumedRun : public Programs {
     ASSERT_EQ(run_command(kPack + " --synthetic 96 --out " + file("data.h5")).code, 0);
   }
   static Outcome train(int ranks, const std::string& run, const std::string& options) {
-    return mpirun(ranks, kTrain + " --data " + file("data.h5") + " --run-dir " + file(run) +
-                             " --global-batch 12 --threads 1 --log-every 1 --precision fp32 " + options);
+    // With several threads the program restarts itself to set GOMP_SPINCOUNT.
+    return mpirun(ranks, "env -u GOMP_SPINCOUNT " + kTrain + " --data " + file("data.h5") + " --run-dir " +
+                             file(run) + " --global-batch 12 --threads 1 --log-every 1 --precision fp32 " +
+                             options);
   }
 };
 

@@ -11,8 +11,7 @@ namespace {
 class StartLog : public Programs {
  protected:
   static std::string log_of(const std::string& run, const std::string& options) {
-    const std::string outcome = output_of(run_command(kTrain + usual(run) + " --device cpu" + options));
-    return outcome;
+    return output_of(run_command(kTrain + usual(run) + " --device cpu" + options));
   }
 };
 

@@ -10,6 +10,7 @@
 #include "cifar_mpi/base/error.hpp"
 #include "cifar_mpi/base/text.hpp"
 #include "cifar_mpi/model/param_table.hpp"
+#include "support/contains.hpp"
 #include "support/errors.hpp"
 #include "support/networks.hpp"
 
@@ -256,7 +257,7 @@ TEST(Summary, HasInItsColumnOfParametersWhatItsTotalSays) {
         sum += count;
       }
     }
-    EXPECT_NE(text.find(concat("\nparameters: ", sum, ",")), std::string::npos) << sum << '\n' << text;
+    EXPECT_TRUE(contains(text, concat("\nparameters: ", sum, ","))) << sum << '\n' << text;
   }
 }
 
@@ -277,9 +278,8 @@ TEST(Catalog, HoldsTheNetworkOfFewEpochs) {
     all += conv;
   EXPECT_EQ(training_flops(net).nominal, 3 * all - whitening) << "no gradient of the images";
   EXPECT_EQ(training_flops(net, 7).nominal, 3 * all - 2 * whitening - first);
-  EXPECT_NE(
-      summary(net).find("236.3 MFLOP forward, 681.2 MFLOP a training step, 708.3 in each of the first 7 ("),
-      std::string::npos)
+  EXPECT_TRUE(contains(summary(net),
+                       "236.3 MFLOP forward, 681.2 MFLOP a training step, 708.3 in the first 7 steps ("))
       << summary(net);
   std::vector<std::string> frozen;
   for (const Param& param : table) {

@@ -368,7 +368,7 @@ TEST(RunLock, IsNotLostWithItsFolder) {
 TEST(RunLock, GoesToOneOfManyWhoFindItStale) {
   for (int round = 0; round < 80; ++round) {
     const TempDir dir;
-    // All watch another host's for 30 ms.
+    // All watch another host's lock for 30 ms.
     LockHolder stale = round % 8 == 0 ? on_another_host() : gone_process();
     stale.heartbeat_s = 0.01;
     leave_lock(dir, stale);

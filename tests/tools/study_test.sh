@@ -63,7 +63,7 @@ TellsOtherWorkFromASlowNode() {
   is 'len(study["problems"])' 1
   grep -qE 'node2 gets 3[0-9] % less processor time than the median of the other nodes, in each of 6 rounds: other work' said ||
     fail 'the other work is not named'
-  # other work that takes half of each node's time sets no node apart
+  # other work that takes half of each node's time does not single out a node
   for i in 1 2; do echo 0.5,0.5 >"faults/node$i.share"; done
   run 0 --hosts node1,node2 --parts nodes --out even
   out=even is 'study["problems"]' '[]'

@@ -109,13 +109,16 @@ TEST_F(SameBits, ComeFromSumsInsideTheNetwork) {
 /// All ranks capture and launch the same graphs, whichever steps are sampled or traced, also after a resume. Otherwise
 /// the stand-in's NCCL ends the run.
 TEST_F(SameBits, ComeWhateverIsLookedAt) {
-  const std::string several = "--bucket-mib 0.25 --optimizer muon ";
-  go_on_to(7, "unseen", several + "--summary-every 0 --runner lanes --share-matrices off");
-  const std::string seen =
-      several + "--share-matrices on --summary-every 3 --graph-steps 2 --log-every 7 --trace ";
+  const std::string several = "--bucket-mib 0.25 ";
+  go_on_to(7, "unseen", several + "--summary-every 0 --runner lanes");
+  const std::string seen = several + "--summary-every 3 --graph-steps 2 --log-every 7 --trace ";
   go_on_to(4, "seen", seen + "4-4");
   go_on_to(7, "seen", seen + "6-6");
   expect_same_groups("seen", "unseen", 7);
+  // Each rank computes other matrices.
+  go_on_to(4, "shared", seen + "2-3 --optimizer muon --share-matrices on");
+  go_on_to(4, "alone", several + "--optimizer muon --share-matrices off");
+  expect_same_groups("shared", "alone", 4);
 }
 
 /// A fault may depend on the rank, so this has as many ranks as a node has GPUs. tools/gpu_check has the other ways to
