@@ -1,5 +1,4 @@
 #include "cifar_mpi/base/random.hpp"
-#include "cifar_mpi/base/random_normals.hpp"
 
 #include <gtest/gtest.h>
 
@@ -8,6 +7,8 @@
 #include <cmath>
 #include <set>
 #include <vector>
+
+#include "cifar_mpi/base/random_normals.hpp"
 
 namespace cifar_mpi {
 namespace {

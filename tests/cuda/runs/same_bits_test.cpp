@@ -119,6 +119,9 @@ TEST_F(SameBits, ComeWhateverIsLookedAt) {
   go_on_to(4, "shared", seen + "2-3 --optimizer muon --share-matrices on");
   go_on_to(4, "alone", several + "--optimizer muon --share-matrices off");
   expect_same_groups("shared", "alone", 4);
+  const Outcome momentum = run_command("h5diff " + checkpoint("alone", 4) + " " + checkpoint("shared", 4) +
+                                       " /momentum /momentum");
+  EXPECT_EQ(momentum.code, 0) << momentum.output;
 }
 
 /// A fault may depend on the rank, so this has as many ranks as a node has GPUs. tools/gpu_check has the other ways to
