@@ -291,6 +291,12 @@ StepBenchmark benchmark_step(const StepBenchmarkConfig& config, const comm::Worl
   result.nominal_flops = flops.nominal;
   result.bits = hash_of_steps(run, *variants.overlapped);
   measure(config, run, variants, measure_limits, result);
+  std::erase_if(
+      result.tasks, [&](const StepBenchmark::Row& row) {  // idle: of a matrix that another rank computes
+        const auto task =
+            std::ranges::find(variants.overlapped->program().tasks(), row.task, &engine::Task::name);
+        return task->reads.empty() && task->writes.empty();
+      });
   world.together([&] { require_applied(run, variants); });
   const engine::RooflineLimits limits{result.peak_flops.median, result.copy_rate.median};
   for (auto& row : result.tasks) row.floor_s = engine::floor_seconds(row.flops, row.bytes, limits);
